@@ -1,0 +1,1 @@
+"""Who takes part in the training. Imports no framework and no Horovod."""

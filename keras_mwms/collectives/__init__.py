@@ -1,0 +1,1 @@
+"""All-reduce, broadcast, gather and barrier on the backend's tensors."""

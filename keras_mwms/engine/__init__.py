@@ -1,0 +1,1 @@
+"""Horovod's life: build and install it, start it, shut it down."""
