@@ -1,7 +1,10 @@
 """Who takes part in a cluster, as immutable values."""
 
+import collections
 import dataclasses
 import enum
+
+from keras_mwms.errors import ClusterConfigError
 
 
 class Origin(enum.Enum):
@@ -87,14 +90,36 @@ class Cluster:
     task_id: int | None = None
 
     @property
+    def in_ring(self) -> bool:
+        """Whether this process may train: all may but a parameter server.
+
+        An evaluator is a ring of its own, which has nobody else in it.
+        """
+        return self.task_type != "ps"
+
+    @property
     def is_chief(self) -> bool:
         """Whether this replica writes what all share."""
-        return self.rank == 0
+        return self.in_ring and self.rank == 0
 
     @property
     def me(self) -> Member | None:
         """This replica's own entry, `None` when addresses are not known."""
         return self.members[self.rank] if self.members else None
+
+    def require_ring(self) -> None:
+        """Checks that this process may train.
+
+        Raises:
+            ClusterConfigError: it may not, see `in_ring`.
+        """
+        if not self.in_ring:
+            raise ClusterConfigError(
+                "A parameter server takes no part in synchronous training. "
+                f"Received: task type={self.task_type!r}, "
+                f"index={self.task_id}. Run the training on the tasks of "
+                "type 'chief' and 'worker' only."
+            )
 
     def describe(self, rank: int) -> str:
         """The replica `rank` in words, with what is known of it."""
@@ -113,12 +138,15 @@ def place(hosts: tuple[str, ...], rank: int) -> Placement:
     Returns:
         The `Placement` of that rank.
     """
-    local_ranks = [hosts[:r].count(host) for r, host in enumerate(hosts)]
+    counts: collections.Counter[str] = collections.Counter()
+    local_ranks = []
+    for host in hosts:
+        local_ranks.append(counts[host])
+        counts[host] += 1
     mine = local_ranks[rank]
-    peers = [r for r, local_rank in enumerate(local_ranks) if local_rank == mine]
     return Placement(
         local_rank=mine,
-        local_size=hosts.count(hosts[rank]),
-        cross_rank=peers.index(rank),
-        cross_size=len(peers),
+        local_size=counts[hosts[rank]],
+        cross_rank=local_ranks[:rank].count(mine),
+        cross_size=local_ranks.count(mine),
     )

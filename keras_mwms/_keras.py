@@ -1,0 +1,152 @@
+"""Every private name of Keras that this package touches, and no other.
+
+`tests/test_keras_private.py` says what is relied on. Written against Keras
+3.15.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.losses import loss as _loss
+from keras.src.trainers.data_adapters import array_data_adapter as _arrays
+from keras.src.trainers.data_adapters import array_slicing as _slicing
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+can_convert_arrays = _arrays.can_convert_arrays
+train_validation_split = _slicing.train_validation_split
+apply_mask = _loss.apply_mask
+squeeze_or_expand_to_same_rank = _loss.squeeze_or_expand_to_same_rank
+
+# `Trainer._get_metrics_result_or_logs(logs)`: the one place from which fit
+# and evaluate take the logs of a finished epoch, on every backend.
+finish_logs_name = "_get_metrics_result_or_logs"
+
+
+def array_adapter(*args: Any, **kwargs: Any) -> DataAdapter:
+    """Keras's own adapter for arrays: it checks and packs what users pass."""
+    return _arrays.ArrayDataAdapter(*args, **kwargs)
+
+
+def inputs_of(adapter: DataAdapter) -> Any:
+    """The packed `(x, y, sample_weight)` of an array adapter."""
+    return adapter._inputs
+
+
+def batch_size_of(adapter: DataAdapter) -> int:
+    """The batch size that an array adapter settled on."""
+    return int(adapter._batch_size)
+
+
+def sliceables(inputs: Any, backend: str) -> Any:
+    """Wraps arrays so that `wrapped[rows]` and `convert_to_...` work."""
+    target = "numpy" if backend == "tensorflow" else backend
+    return _slicing.convert_to_sliceable(inputs, target_backend=target)
+
+
+def index_pipeline(
+    rows: int, batch_size: int, shuffle: bool | str
+) -> Callable[[], Iterator[np.ndarray]]:
+    """Keras's own order of rows, drawn as one process would draw it.
+
+    Keras shuffles with the random generator of each backend in its own way.
+    Its array adapter, given the row numbers as data, tells the order.
+
+    Args:
+        rows: number of rows.
+        batch_size: rows a batch.
+        shuffle: as `fit` takes it.
+
+    Returns:
+        A function that starts a new epoch: an iterator over arrays of row
+        numbers.
+    """
+    adapter = _arrays.ArrayDataAdapter(
+        np.arange(rows), batch_size=batch_size, shuffle=shuffle
+    )
+    start: Callable[[], Any] = {
+        "jax": lambda: adapter.get_jax_iterator,
+        "tensorflow": lambda: adapter.get_tf_dataset().__iter__,
+        "torch": lambda: adapter.get_torch_dataloader().__iter__,
+    }[keras.backend.backend()]()
+    return lambda: map(keras.ops.convert_to_numpy, start())
+
+
+def layers_are_built(model: keras.Model) -> bool:
+    """Whether the model and its layers at every depth are built."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
+def parts_are_built(model: keras.Model) -> bool:
+    """Whether the layers of a model are built, itself left aside."""
+    return all(
+        layer.built for layer in model._flatten_layers(include_self=False)
+    )
+
+
+def is_built(model: keras.Model) -> bool:
+    """Whether the model, its metrics and its loss have their variables."""
+    parts = [model._compile_metrics, model._compile_loss]
+    return layers_are_built(model) and all(
+        part is None or part.built for part in parts
+    )
+
+
+def symbolic_build(model: keras.Model, batch: Any) -> None:
+    """Creates the variables of the model, its metrics and its optimizer.
+
+    Args:
+        model: a compiled model.
+        batch: a batch as `train_step` gets it.
+    """
+    model._symbolic_build(data_batch=batch)
+
+
+def is_cached_evaluation(kwargs: dict[str, Any]) -> bool:
+    """Whether `evaluate` is called by `fit` on the data it holds already."""
+    return bool(kwargs.get("_use_cached_eval_dataset"))
+
+
+@contextmanager
+def loss_reduction_replaced(
+    make: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Iterator[None]:
+    """Replaces, for a while, how losses become one number.
+
+    Args:
+        make: gets `reduce_weighted_values(values, sample_weight, mask,
+            reduction, dtype)`, through which `keras.losses.Loss.__call__`
+            goes, and returns what stands in for it.
+    """
+    original = _loss.reduce_weighted_values
+    _loss.reduce_weighted_values = make(original)
+    try:
+        yield
+    finally:
+        _loss.reduce_weighted_values = original
+
+
+def trainable_variables_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """The variables that an optimizer was built with."""
+    return list(optimizer._trainable_variables)
+
+
+def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
+    """The model's layers at every depth."""
+    return list(model._flatten_layers())
+
+
+def is_seed(variable: Any) -> bool:
+    """Whether a variable is the state of a `keras.random.SeedGenerator`."""
+    return str(variable.name).startswith("seed_generator_state")
+
+
+def accumulators_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """The variables in which an optimizer sums gradients up for an update."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not inner.gradient_accumulation_steps or not inner.built:
+        return []
+    return [v for v in inner._accumulated_gradients if v is not None]

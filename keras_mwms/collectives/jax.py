@@ -1,0 +1,53 @@
+"""Collectives on JAX arrays, by the binding in `keras_mwms.engine.jax`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from keras_mwms.collectives.base import Collectives
+from keras_mwms.collectives.base import Done
+from keras_mwms.engine.jax import library
+from keras_mwms.engine.jax import ops
+
+
+class JaxCollectives(Collectives):
+    """The ring seen from JAX; Horovod is initialized already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rank = library.rank()
+        self.size = library.size()
+
+    def start_all_reduce(self, tensors: Sequence[Any], name: str) -> Done:
+        """Begins to sum each array over all replicas.
+
+        All arrays go as one operation: XLA on the CPU runs small programs
+        one operation after the other, so that many would wait for each other
+        (measured: 60 scalars 390 ms apart, 2 ms together).
+        """
+        names = [f"{name}.{i}" for i in range(len(tensors))]
+        return Done(list(ops.allreduce(list(tensors), names)))
+
+    def broadcast(
+        self, tensors: Sequence[Any], name: str, root: int = 0
+    ) -> list[Any]:
+        """Returns the arrays of replica `root`."""
+        names = [f"{name}.{i}" for i in range(len(tensors))]
+        return list(ops.broadcast(tensors, names, root_rank=root))
+
+    def all_gather(self, tensor: Any, name: str) -> Any:
+        """Joins the arrays of all replicas on axis 0."""
+        if isinstance(tensor, jax.core.Tracer):
+            return ops.allgather(tensor, name)
+        return ops.allgather_v(tensor, name)
+
+    def to_host(self, tensor: Any) -> np.ndarray:
+        """Returns the array as a NumPy array."""
+        return np.asarray(tensor)
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """Returns the array as a JAX array."""
+        return jnp.asarray(array)

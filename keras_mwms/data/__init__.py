@@ -1,0 +1,1 @@
+"""What each replica reads: shards and slices of the user's data."""

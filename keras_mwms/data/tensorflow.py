@@ -1,0 +1,69 @@
+"""A replica's batches as `tf.data`, which Keras's TensorFlow trainer wants."""
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from keras_mwms.data.arrays import ShardedArrays
+
+
+class ShardedDataset:
+    """Looks like a dataset to Keras: each `iter` starts an epoch.
+
+    The order of an epoch is agreed on in the thread that calls `iter`, not in
+    the threads of `tf.data`. Keras starts epochs that it never reads: their
+    order is kept for the next.
+    """
+
+    def __init__(self, adapter: "ShardedArrays"):
+        self._adapter = adapter
+        self._batches: Iterator[np.ndarray] = iter(())
+        self._started = True
+        example = adapter.local_batch(np.zeros((1,), np.int64), _NUMPY)
+        leaves = _leaves(example)
+        self._dataset = tf.data.Dataset.from_generator(
+            self._rows, output_signature=tuple(map(_spec, leaves))
+        ).map(lambda *flat: _rebuild(example, list(flat)), deterministic=True)
+        self._dataset = self._dataset.prefetch(tf.data.AUTOTUNE)
+
+    def __iter__(self) -> Any:
+        if self._started:
+            self._started = False
+            batches = self._adapter.start_epoch()
+            self._batches = itertools.chain([next(batches)], batches)
+        return iter(self._dataset)
+
+    @property
+    def element_spec(self) -> Any:
+        """The type of a batch."""
+        return self._dataset.element_spec
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        self._started = True
+        for batch in self._batches:
+            yield tuple(_leaves(self._adapter.local_batch(batch, _NUMPY)))
+
+
+_NUMPY = "convert_to_numpy"
+
+
+def _leaves(batch: Any) -> list[Any]:
+    return [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
+
+
+def _spec(leaf: Any) -> tf.TensorSpec:
+    tensor = tf.convert_to_tensor(leaf)
+    shape = (None, *tensor.shape[1:]) if tensor.shape.rank else ()
+    return tf.TensorSpec(shape, tensor.dtype)
+
+
+def _rebuild(example: Any, flat: list[Any]) -> Any:
+    return keras.tree.map_structure(
+        lambda leaf: None if leaf is None else flat.pop(0), example
+    )

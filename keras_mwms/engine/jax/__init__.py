@@ -1,0 +1,1 @@
+"""Horovod's missing binding to JAX: in-graph, asynchronous, on the CPU."""

@@ -1,0 +1,1 @@
+"""What is hooked into a model and its optimizers."""

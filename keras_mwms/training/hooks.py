@@ -1,0 +1,282 @@
+"""Hooks the ring into a model: its steps, its optimizers, its methods.
+
+Everything is set on the instance: the model's class, its configuration and
+what it saves stay as they are.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_mwms import _keras
+from keras_mwms import saving
+from keras_mwms.collectives import Collectives
+from keras_mwms.data.arrays import ShardedArrays
+from keras_mwms.training import backend as backends
+from keras_mwms.training import metrics
+from keras_mwms.training import predictions
+from keras_mwms.training import state
+from keras_mwms.training.gradients import GradientReducer
+
+_ATTRIBUTE = "_keras_mwms_hooks"
+
+
+class Hooks:
+    """A model's part in the ring.
+
+    Args:
+        ring: the collectives.
+        model: the user's model.
+    """
+
+    def __init__(self, ring: Collectives, model: keras.Model):
+        self.ring = ring
+        self.model = model
+        self._backend = backends.load(keras.backend.backend())
+        self._reducers: dict[int, GradientReducer] = {}
+        self._index: dict[int, int] = {}
+        self._original = {
+            name: getattr(model, name)
+            for name in ("compile", "fit", "evaluate", "predict")
+        }
+        self._evaluating = False
+
+    def attach(self) -> None:
+        """Hooks into the model and gives it the chief's state if it is built.
+
+        Every replica calls.
+        """
+        model = self.model
+        make = self._backend
+        model.train_step = make.train_step(model, self.ring, model.train_step)
+        model.test_step = make.test_step(model, self.ring, model.test_step)
+        finish = getattr(model, _keras.finish_logs_name)
+        setattr(model, _keras.finish_logs_name, self._finish(finish))
+        for name, original in self._original.items():
+            own = getattr(self, f"_{name}")
+            setattr(model, name, _documented(own, original))
+        saving.hook(model, self.ring.rank)
+        setattr(model, _ATTRIBUTE, self)
+        if model.compiled:
+            self._prepare_compiled()
+        if model.built:
+            self._synchronize()
+
+    def _compile(self, *args: Any, **kwargs: Any) -> None:
+        self._original["compile"](*args, **kwargs)
+        self._prepare_compiled()
+
+    def _fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool | str = True,
+        class_weight: dict[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+    ) -> Any:
+        if validation_split and validation_data is None:
+            (x, y, sample_weight), validation_data = (
+                _keras.train_validation_split(
+                    (x, y, sample_weight), validation_split=validation_split
+                )
+            )
+        train = self._shard(
+            x,
+            y,
+            sample_weight,
+            batch_size=batch_size,
+            steps=steps_per_epoch,
+            shuffle=shuffle,
+            class_weight=class_weight,
+        )
+        if validation_data is not None:
+            validation_data = self._shard(
+                *keras.utils.unpack_x_y_sample_weight(validation_data),
+                batch_size=validation_batch_size or batch_size,
+                steps=validation_steps,
+            )
+        self._prepare(train)
+        self._synchronize()
+        return self._original["fit"](
+            train,
+            epochs=epochs,
+            verbose=self._verbose(verbose),
+            callbacks=callbacks,
+            validation_data=validation_data,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_freq=validation_freq,
+        )
+
+    def _evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        if not _keras.is_cached_evaluation(kwargs):
+            x = self._shard(
+                x, y, sample_weight, batch_size=batch_size, steps=steps
+            )
+            self._prepare(x)
+            self._synchronize_if_new()
+        self._evaluating = True
+        try:
+            return self._original["evaluate"](
+                x,
+                verbose=self._verbose(verbose),
+                steps=steps,
+                callbacks=callbacks,
+                return_dict=return_dict,
+                **kwargs,
+            )
+        finally:
+            self._evaluating = False
+
+    def _predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        shard = self._shard(
+            x, batch_size=batch_size, steps=steps, with_share=False
+        )
+        if not _keras.layers_are_built(self.model):
+            self.model(keras.utils.unpack_x_y_sample_weight(shard.sample())[0])
+        self._synchronize_if_new()
+        outputs = self._original["predict"](
+            shard,
+            verbose=self._verbose(verbose),
+            steps=steps,
+            callbacks=callbacks,
+        )
+        return predictions.joined(self.ring, shard, outputs, steps)
+
+    def _finish(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def finish_logs(logs: Any) -> Any:
+            if not self._evaluating:
+                state.merge_moving_statistics(self.ring, self.model)
+                for reducer in self._reducers.values():
+                    state.merge_accumulators(self.ring, reducer.optimizer)
+            return metrics.finished_logs(self.ring, self.model, original, logs)
+
+        return finish_logs
+
+    def _shard(self, x: Any, *args: Any, **kwargs: Any) -> ShardedArrays:
+        if isinstance(x, ShardedArrays):
+            return x
+        y, sample_weight = (*args, None, None)[:2]
+        if not _keras.can_convert_arrays((x, y, sample_weight)):
+            raise TypeError(
+                "On several replicas the data must be arrays: NumPy arrays, "
+                "pandas frames, tensors, or dictionaries, tuples and lists "
+                "of them. Turn the data into arrays, or train it in a world "
+                f"of one. Received: x of type {type(x).__name__}"
+            )
+        return ShardedArrays(self.ring, x, *args, **kwargs)
+
+    def _verbose(self, verbose: Any) -> Any:
+        """Progress and printed lines are the chief's alone."""
+        return verbose if self.ring.rank == 0 else 0
+
+    def _prepare_compiled(self) -> None:
+        self._backend.prepare_compiled(self.model)
+        # Functions made before do not know the hooks.
+        self.model.train_function = None
+        self.model.test_function = None
+        self._hook_optimizers()
+
+    def _hook_optimizers(self) -> None:
+        for label, optimizer in _optimizers_of(self.model):
+            if id(optimizer) not in self._reducers:
+                reducer = GradientReducer(
+                    self.ring,
+                    self._backend,
+                    optimizer,
+                    label,
+                    lambda v: self._index.get(id(v)),
+                )
+                reducer.hook()
+                self._reducers[id(optimizer)] = reducer
+
+    def _prepare(self, data: ShardedArrays) -> None:
+        """Creates all variables, so that they can start from the chief's."""
+        self._hook_optimizers()
+        if self._backend.peeks_to_build and not _keras.is_built(self.model):
+            # One process would start an epoch to see a batch: draw from the
+            # random generators what it would draw.
+            next(data.start_epoch())
+        self._backend.build(self.model, data.sample())
+
+    def _synchronize_if_new(self) -> None:
+        known = self._index.keys()
+        if any(id(v) not in known for v in self.model.variables):
+            self._synchronize()
+
+    def _synchronize(self) -> None:
+        """Starts from the chief's state. Every replica calls."""
+        model = self.model
+        variables = list(model.variables)
+        order = state.agreed_order(self.ring, variables)
+        variables = [variables[i] for i in order]
+        self._index = {id(v): i for i, v in enumerate(variables)}
+        for _, optimizer in _optimizers_of(model):
+            variables += [
+                v for v in optimizer.variables if id(v) not in self._index
+            ]
+        state.broadcast(self.ring, variables)
+        state.spread_seeds(self.ring, model)
+        for _, optimizer in _optimizers_of(model):
+            state.clear_others_accumulators(self.ring, optimizer)
+
+
+def _documented(
+    own: Callable[..., Any], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`own` with the name, signature and documentation of `original`."""
+
+    @functools.wraps(original)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return own(*args, **kwargs)
+
+    return method
+
+
+def hooks_of(model: keras.Model) -> Hooks | None:
+    """The hooks of a model that is distributed already."""
+    return getattr(model, _ATTRIBUTE, None)
+
+
+def _optimizers_of(
+    model: keras.Model,
+) -> list[tuple[str, keras.optimizers.Optimizer]]:
+    """The optimizers that are attributes of a model, with their names."""
+    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
+    for name, value in sorted(vars(model).items()):
+        if isinstance(value, keras.optimizers.Optimizer):
+            found.setdefault(id(value), (name, value))
+    return list(found.values())

@@ -1,0 +1,133 @@
+"""The training hooks on TensorFlow."""
+
+import warnings
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_mwms import _keras
+from keras_mwms.collectives import Collectives
+from keras_mwms.training import losses
+from keras_mwms.training import step as steps
+from keras_mwms.training.backend import DENSE
+from keras_mwms.training.backend import NONE
+from keras_mwms.training.backend import SPARSE
+from keras_mwms.training.backend import Backend
+from keras_mwms.training.backend import check_reduced
+
+
+class TensorFlowBackend(Backend):
+    """TensorFlow traces a step into a graph."""
+
+    # Keras lets the first step create the variables on this backend.
+    peeks_to_build = False
+
+    def kind(self, grad: Any) -> int:
+        """`NONE`, `SPARSE` or `DENSE`."""
+        if grad is None:
+            return NONE
+        return SPARSE if isinstance(grad, tf.IndexedSlices) else DENSE
+
+    def as_kind(self, grad: Any, variable: Any, kind: int) -> Any:
+        """Turns a gradient into a kind that outweighs its own."""
+        if self.kind(grad) == kind:
+            return grad
+        if grad is not None:
+            return tf.convert_to_tensor(grad)
+        value = tf.convert_to_tensor(variable)
+        if kind == DENSE:
+            return tf.zeros_like(value)
+        return tf.IndexedSlices(
+            tf.zeros_like(value[:0]), tf.zeros((0,), tf.int32), tf.shape(value)
+        )
+
+    def scale(
+        self, grads: Sequence[Any], share: Any, may_be_empty: bool
+    ) -> list[Any]:
+        """Multiplies gradients by the share."""
+
+        def scaled(grad: Any) -> Any:
+            if grad is None:
+                return None
+            if isinstance(grad, tf.IndexedSlices):
+                return tf.IndexedSlices(
+                    scaled(grad.values), grad.indices, grad.dense_shape
+                )
+            factor = tf.cast(share, grad.dtype)
+            if may_be_empty:
+                grad = tf.where(tf.cast(share, tf.float32) > 0, grad, 0)
+            return grad * factor
+
+        return [scaled(g) for g in grads]
+
+    def outside_graph(self, fn: Callable[[], Any]) -> Any:
+        """Runs `fn` eagerly, also while a graph is being traced."""
+        with tf.init_scope():
+            return fn()
+
+    def train_step(
+        self, model: Any, ring: Collectives, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Makes a `train_step` that knows its share."""
+
+        def train_step(data: Any) -> Any:
+            logs, step = _run(model, ring, original, data)
+            check_reduced(step, bool(model.trainable_variables))
+            return logs
+
+        return train_step
+
+    def test_step(
+        self, model: Any, ring: Collectives, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Makes a `test_step` that knows its share."""
+
+        def test_step(data: Any) -> Any:
+            return _run(model, ring, original, data)[0]
+
+        return test_step
+
+    def build(self, model: Any, batch: Any) -> None:
+        """Creates the variables of a model, its metrics and its optimizer."""
+        try:
+            super().build(model, batch)
+        except RuntimeError:
+            # A model without a call of its own (a GAN, say) trains here all
+            # the same, if its parts are there.
+            if not _keras.parts_are_built(model):
+                raise
+
+    def prepare_compiled(self, model: Any) -> None:
+        """Turns XLA off, for which Horovod has no operations."""
+        if model.jit_compile:
+            model.jit_compile = False
+            warnings.warn(
+                "jit_compile=True is turned off: Horovod's operations cannot "
+                "be compiled by XLA in TensorFlow. Pass jit_compile=False to "
+                "compile() to silence this.",
+                stacklevel=2,
+            )
+
+
+def _run(
+    model: Any, ring: Collectives, original: Callable[..., Any], data: Any
+) -> tuple[Any, steps.Step]:
+    data, step = steps.opened(ring, data)
+    state: list[Any] = []
+    if step.may_be_empty:
+        state = [*model.non_trainable_variables, *model.metrics_variables]
+    before = [tf.identity(v.value) for v in state]
+    with (
+        steps.entered(step),
+        _keras.loss_reduction_replaced(losses.corrected(step)),
+    ):
+        logs = original(data)
+    # A step without rows leaves no trace in metrics and moving statistics.
+    for variable, value in zip(state, before, strict=True):
+        variable.assign(tf.where(step.share > 0, variable.value, value))
+    return logs, step
+
+
+BACKEND = TensorFlowBackend()

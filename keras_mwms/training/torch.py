@@ -1,0 +1,119 @@
+"""The training hooks on PyTorch."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from keras_mwms import _keras
+from keras_mwms.collectives import Collectives
+from keras_mwms.training import losses
+from keras_mwms.training import step as steps
+from keras_mwms.training.backend import DENSE
+from keras_mwms.training.backend import NONE
+from keras_mwms.training.backend import SPARSE
+from keras_mwms.training.backend import Backend
+from keras_mwms.training.backend import check_reduced
+
+
+class TorchBackend(Backend):
+    """PyTorch runs eagerly: every step may differ from the last."""
+
+    none_varies = True
+
+    def __init__(self) -> None:
+        self._known_to_reduce: set[int] = set()
+
+    def kind(self, grad: Any) -> int:
+        """`NONE`, `SPARSE` or `DENSE`."""
+        if grad is None:
+            return NONE
+        return SPARSE if grad.is_sparse else DENSE
+
+    def as_kind(self, grad: Any, variable: Any, kind: int) -> Any:
+        """Turns a gradient into a dense one, unless all have none."""
+        if kind == NONE:
+            return None
+        if grad is None:
+            return torch.zeros_like(getattr(variable, "value", variable))
+        return grad.to_dense() if grad.is_sparse else grad
+
+    def scale(
+        self, grads: Sequence[Any], share: Any, may_be_empty: bool
+    ) -> list[Any]:
+        """Multiplies gradients by the share, in place."""
+        share = float(share)
+        there = [g for g in grads if g is not None]
+        with torch.no_grad():
+            if share == 0.0:
+                # Not a product: a filler row's gradient may be nan.
+                for grad in there:
+                    grad.zero_()
+            elif there:
+                torch._foreach_mul_(there, share)
+        return list(grads)
+
+    def train_step(
+        self, model: Any, ring: Collectives, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Makes a `train_step` that knows its share."""
+
+        def train_step(data: Any) -> Any:
+            data, step = steps.opened(ring, data)
+            known = id(original) in self._known_to_reduce
+            before = None if known else _versions(model)
+            with _in(step), _no_trace_of_fillers(model, step):
+                logs = original(data)
+            if before is not None:
+                check_reduced(step, before != _versions(model))
+                if step.reductions:
+                    self._known_to_reduce.add(id(original))
+            return logs
+
+        return train_step
+
+    def test_step(
+        self, model: Any, ring: Collectives, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Makes a `test_step` that knows its share."""
+
+        def test_step(data: Any) -> Any:
+            data, step = steps.opened(ring, data)
+            with _in(step), _no_trace_of_fillers(model, step):
+                return original(data)
+
+        return test_step
+
+
+@contextmanager
+def _in(step: steps.Step) -> Iterator[None]:
+    with (
+        steps.entered(step),
+        _keras.loss_reduction_replaced(losses.corrected(step)),
+    ):
+        yield
+
+
+@contextmanager
+def _no_trace_of_fillers(model: Any, step: steps.Step) -> Iterator[None]:
+    """Puts metrics and moving statistics back after a step without rows."""
+    if not step.may_be_empty or float(step.share) > 0:
+        yield
+        return
+    state = [*model.non_trainable_variables, *model.metrics_variables]
+    before = [v.value.detach().clone() for v in state]
+    yield
+    with torch.no_grad():
+        for variable, value in zip(state, before, strict=True):
+            variable.value.copy_(value)
+
+
+def _versions(model: Any) -> list[int]:
+    """Counters that PyTorch raises whenever a tensor is changed in place."""
+    return [v.value._version for v in model.trainable_variables]
+
+
+BACKEND = TorchBackend()
