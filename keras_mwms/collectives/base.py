@@ -44,10 +44,13 @@ class Collectives(abc.ABC):
     Attributes:
         rank: this replica's number, chief 0.
         size: the number of replicas.
+        needs_order: operations traced into one program must depend on each
+            other, so that all replicas run them in the same order.
     """
 
     rank: int
     size: int
+    needs_order = False
 
     def __init__(self) -> None:
         self._host_lock = threading.Lock()

@@ -16,6 +16,8 @@ from keras_mwms.engine.jax import ops
 class JaxCollectives(Collectives):
     """The ring seen from JAX; Horovod is initialized already."""
 
+    needs_order = True
+
     def __init__(self) -> None:
         super().__init__()
         self.rank = library.rank()

@@ -136,7 +136,7 @@ class GradientReducer:
             infinite = keras.ops.cast(
                 keras.ops.logical_not(original(grads)), "float32"
             )
-            (total,) = self.ring.all_reduce([infinite], self._name("finite"))
+            (total,) = self._all_reduce([infinite], "finite")
             return keras.ops.equal(total, 0.0)
 
         return check_finite
@@ -166,9 +166,7 @@ class GradientReducer:
     def _sum(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Sums over the replicas; None, which is None on all, stays."""
         order = [i for i in self._order(variables) if grads[i] is not None]
-        sums = self.ring.all_reduce(
-            [grads[i] for i in order], self._name("sum")
-        )
+        sums = self._all_reduce([grads[i] for i in order], "sum")
         result: list[Any] = [None] * len(grads)
         for i, total in zip(order, sums, strict=True):
             result[i] = total
@@ -190,8 +188,8 @@ class GradientReducer:
             [0.0 if g is None else 1.0 for g in grads], dtype="float32"
         )
         order = self._order(variables)
-        *sums, counts = self.ring.all_reduce(
-            [filled[i] for i in order] + [present[order]], self._name("sum")
+        *sums, counts = self._all_reduce(
+            [filled[i] for i in order] + [present[order]], "sum"
         )
         result: list[Any] = [None] * len(grads)
         for i, total, count in zip(order, sums, counts.tolist(), strict=True):
@@ -239,10 +237,14 @@ class GradientReducer:
             return list(range(len(variables)))
         return sorted(range(len(variables)), key=lambda i: indices[i] or 0)
 
-    def _name(self, operation: str) -> str:
-        step = steps.current()
+    def _all_reduce(self, tensors: list[Any], operation: str) -> list[Any]:
         base = f"{self._label}.{operation}"
-        return base if step is None else step.name(base)
+        step = steps.current()
+        if step is None:
+            return self.ring.all_reduce(tensors, base)
+        # Accumulated sums are taken in a branch, that of the update.
+        in_branch = self._accumulates and operation == "sum"
+        return step.all_reduce(tensors, base, in_branch=in_branch)
 
 
 @contextlib.contextmanager

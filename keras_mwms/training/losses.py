@@ -76,7 +76,7 @@ def _ratio(step: Step, divisor: Any) -> Any:
     divisor = ops.stop_gradient(divisor)
     # A replica that holds a filler row has no part in the divisor.
     mine = ops.where(_positive(step.share), divisor, ops.zeros_like(divisor))
-    (total,) = step.ring.all_reduce([mine + 0.0], step.name("loss.divisor"))
+    (total,) = step.all_reduce([mine + 0.0], "loss.divisor")
     total = ops.stop_gradient(total)
     return ops.divide_no_nan(mine, total) * _inverse(step.share)
 

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import contextvars
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -29,11 +30,34 @@ class Step:
         self.may_be_empty = may_be_empty
         self.reductions = 0
         self._used: collections.Counter[str] = collections.Counter()
+        self._link: Any = None
 
-    def name(self, base: str) -> str:
-        """A name that is new in this step and the same on every replica."""
+    def all_reduce(
+        self, tensors: Sequence[Any], base: str, *, in_branch: bool = False
+    ) -> list[Any]:
+        """Sums tensors over the replicas, within the step.
+
+        Args:
+            tensors: as `Collectives.all_reduce` takes them.
+            base: what the operation is for. The name on the wire is new in
+                this step and the same on every replica.
+            in_branch: whether this is traced into a branch of a condition.
+
+        Returns:
+            The sums.
+        """
         self._used[base] += 1
-        return f"{base}.{self._used[base]}"
+        name = f"{base}.{self._used[base]}"
+        if not self.ring.needs_order:
+            return self.ring.all_reduce(tensors, name)
+        # Two operations that do not depend on each other may be run in
+        # another order by another replica, which would wait for ever: one
+        # element of each goes into the next.
+        link = keras.ops.zeros((1,)) if self._link is None else self._link
+        *sums, link = self.ring.all_reduce([*tensors, link], name)
+        if not in_branch:
+            self._link = link
+        return sums
 
 
 _ACTIVE: contextvars.ContextVar[Step | None] = contextvars.ContextVar(
@@ -71,9 +95,11 @@ def opened(ring: Collectives, batch: Any) -> tuple[Any, Step]:
     if isinstance(batch, Shard | SparseShard):
         step = Step(ring, batch.share, isinstance(batch, SparseShard))
         return batch.data, step
+    step = Step(ring, None, False)
     rows = keras.ops.cast(_rows_of(batch), "float32")
-    (total,) = ring.all_reduce([rows], "step.rows")
-    return batch, Step(ring, keras.ops.divide_no_nan(rows, total), False)
+    (total,) = step.all_reduce([rows + 0.0], "step.rows")
+    step.share = keras.ops.divide_no_nan(rows, total)
+    return batch, step
 
 
 def _rows_of(batch: Any) -> Any:
