@@ -9,6 +9,7 @@ scikit-learn: nothing is downloaded.
 
 import argparse
 import json
+import math
 import pathlib
 
 import keras
@@ -19,30 +20,31 @@ import keras_mwms
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument(
-        "--batch-size", type=int, default=32, help="rows of a global batch"
-    )
-    parser.add_argument("--save", default="digits.keras", help="the model")
-    parser.add_argument("--history", help="JSON file for the learning curve")
+    parser = argparse.ArgumentParser(description="Trains on scanned digits.")
+    add = parser.add_argument
+    add("--epochs", type=int, default=12)
+    add("--batch-size", type=int, default=32, help="of all workers together")
+    add("--save", default="digits.keras", help="file for the trained model")
+    add("--history", help="JSON file for the losses and accuracies")
     return parser.parse_args()
 
 
-def make_model() -> keras.Model:
+def make_model(steps: int) -> keras.Model:
     layers = keras.layers
     model = keras.Sequential(
         [
             keras.Input((8, 8, 1)),
-            layers.Conv2D(16, 3, activation="relu"),
-            layers.Conv2D(32, 3, activation="relu"),
+            layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
             layers.Flatten(),
             layers.Dense(64, activation="relu"),
             layers.Dense(10),
         ]
     )
+    rate = keras.optimizers.schedules.CosineDecay(0.05, decay_steps=steps)
     model.compile(
-        optimizer=keras.optimizers.SGD(0.05, momentum=0.9),
+        optimizer=keras.optimizers.SGD(rate, momentum=0.9),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
@@ -58,8 +60,9 @@ def main() -> None:
         images, labels, test_size=0.2, random_state=7, stratify=labels
     )
 
-    model = make_model()
-    keras_mwms.distribute(model)  # the line that makes it train on all workers
+    steps = options.epochs * math.ceil(len(images) / options.batch_size)
+    model = make_model(steps)
+    keras_mwms.distribute(model)  # The line that puts all workers to work.
 
     history = model.fit(
         images,
@@ -67,18 +70,15 @@ def main() -> None:
         batch_size=options.batch_size,
         epochs=options.epochs,
         validation_data=(unseen_images, unseen_labels),
-    )
+    ).history
     model.save(options.save)
 
     if keras_mwms.is_chief():
         if options.history:
-            pathlib.Path(options.history).write_text(
-                json.dumps(history.history)
-            )
-        accuracy = history.history["val_accuracy"][-1]
+            pathlib.Path(options.history).write_text(json.dumps(history))
         print(
-            f"validation accuracy {accuracy:.4f} after {options.epochs} epochs "
-            f"on {keras_mwms.world_size()} worker(s), saved to {options.save}"
+            f"Validation accuracy {history['val_accuracy'][-1]:.4f} with "
+            f"{keras_mwms.world_size()} worker(s). Saved: {options.save}"
         )
 
 

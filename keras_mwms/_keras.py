@@ -150,3 +150,11 @@ def accumulators_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     if not inner.gradient_accumulation_steps or not inner.built:
         return []
     return [v for v in inner._accumulated_gradients if v is not None]
+
+
+def micro_steps_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """How often an optimizer was applied, updates or not: a variable.
+
+    `optimizer.iterations` counts updates alone.
+    """
+    return optimizer._iterations

@@ -52,8 +52,7 @@ def join(resolver: Any = None) -> World:
     global _running
     with _lock:
         # A ring that runs is not left for what the environment says now.
-        runs = _running is not None and session.current() is not None
-        if runs and resolver is None:
+        if resolver is None and _running and session.current():
             return _running
         cluster = clusters.choose_cluster(resolver)
         cluster.require_ring()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_mwms.collectives.base import Collectives
@@ -26,8 +27,8 @@ class AloneCollectives(Collectives):
         return list(tensors)
 
     def all_gather(self, tensor: Any, name: str) -> Any:
-        """Returns the tensor."""
-        return tensor
+        """Returns the tensor, a scalar as one row."""
+        return tensor if len(tensor.shape) else keras.ops.reshape(tensor, (1,))
 
     def to_host(self, tensor: Any) -> np.ndarray:
         """Returns the array: the host's values stay NumPy arrays."""

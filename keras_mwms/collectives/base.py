@@ -1,17 +1,19 @@
 """What every backend's collectives offer."""
 
 import abc
+import contextlib
 import json
 import pickle
 import threading
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
 
 import numpy as np
 
-# Arrays are packed into buffers of this many bytes: few rounds on the wire,
-# little memory beside the arrays.
+# Arrays travel in buffers of this many bytes: few rounds on the wire, little
+# memory beside the arrays.
 PACK_BYTES = 64 * 2**20
 
 
@@ -38,8 +40,11 @@ class Collectives(abc.ABC):
 
     The first group works on the backend's tensors, eagerly and inside
     `tf.function` or `jit`. Every replica calls with the same `name`, which is
-    unique among the operations in flight: Horovod pairs by name. The second
-    group works on NumPy arrays and Python values, eagerly only, one at a time.
+    unique among the operations in flight: Horovod pairs by name.
+
+    The second group works on NumPy arrays and Python values, eagerly only.
+    Threads may call different ones of these at once, in any order. Calls of
+    the same one pair in the order in which each replica makes them.
 
     Attributes:
         rank: this replica's number, chief 0.
@@ -53,27 +58,30 @@ class Collectives(abc.ABC):
     needs_order = False
 
     def __init__(self) -> None:
-        self._host_lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
 
     @abc.abstractmethod
     def start_all_reduce(self, tensors: Sequence[Any], name: str) -> Pending:
         """Begins to sum each tensor over all replicas, as one group.
 
         Args:
-            tensors: tensors of any shapes and numeric dtypes, the same on
-                every replica. Their memory may be used for the result.
+            tensors: tensors of any shapes, the same on every replica, of
+                floating dtypes, integers of up to 32 bits, int64 or bool.
+                Their memory may be used for the result: read the result
+                only, or use `all_reduce`.
             name: base of the names of the operations.
 
         Returns:
-            The `Pending` sums. bfloat16, which Horovod lacks, is summed in
-            float32 and comes back as bfloat16.
+            The `Pending` sums, like `tensors`. What Horovod cannot sum goes
+            as float32 (bfloat16) or a wider integer; of booleans the result
+            says whether any replica has it true.
         """
 
     @abc.abstractmethod
     def broadcast(
         self, tensors: Sequence[Any], name: str, root: int = 0
     ) -> list[Any]:
-        """Returns the tensors of replica `root`.
+        """Returns the tensors of replica `root`, bit for bit.
 
         Args:
             tensors: tensors of the same shapes and dtypes on every replica.
@@ -89,9 +97,9 @@ class Collectives(abc.ABC):
         """Joins the tensors of all replicas, in rank order, on axis 0.
 
         Args:
-            tensor: a tensor of shape `(rows, ...)`. The number of rows may
-                differ between replicas (on JAX: not inside `jit`, where
-                shapes are static).
+            tensor: a tensor of shape `(rows, ...)`; a scalar counts as one
+                row. The number of rows may differ between replicas (on JAX:
+                not inside `jit`, where shapes are static).
             name: the name of the operation.
 
         Returns:
@@ -107,7 +115,10 @@ class Collectives(abc.ABC):
         """Returns the array as a tensor of the backend, on the CPU."""
 
     def all_reduce(self, tensors: Sequence[Any], name: str) -> list[Any]:
-        """Sums each tensor over all replicas, see `start_all_reduce`."""
+        """Sums each tensor over all replicas and leaves `tensors` alone.
+
+        Otherwise as `start_all_reduce`.
+        """
         return self.start_all_reduce(tensors, name).wait()
 
     def sum_arrays(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -121,19 +132,20 @@ class Collectives(abc.ABC):
         Returns:
             The sums, the same to the last bit on every replica.
         """
-        arrays = [np.asarray(a) for a in arrays]
-        if not arrays:
+        totals = _copies(arrays)
+        if not totals:
             return []
-        flat = np.concatenate([_as_bytes(a) for a in arrays])
-        with self._host_lock:
-            joined = self._gather_array(flat, "sum")
-        of_replicas = [
-            _unpack(part, arrays) for part in joined.reshape(self.size, -1)
-        ]
-        return [
-            np.sum(parts, axis=0, dtype=parts[0].dtype)
-            for parts in zip(*of_replicas, strict=True)
-        ]
+        views = [_bytes_of(total) for total in totals]
+        with self._one_at_a_time("sum"):
+            joined = self._gather(np.concatenate(views), "sum")
+        first, *others = joined.reshape(self.size, -1)
+        _fill(views, first)
+        for other in others:
+            parts = [np.empty_like(total) for total in totals]
+            _fill([_bytes_of(part) for part in parts], other)
+            for total, part in zip(totals, parts, strict=True):
+                np.add(total, part, out=total)
+        return totals
 
     def broadcast_arrays(
         self, arrays: Sequence[np.ndarray], root: int = 0
@@ -147,29 +159,23 @@ class Collectives(abc.ABC):
 
         Returns:
             New arrays like `arrays`.
+
+        Raises:
+            ValueError: no replica has the rank `root`.
         """
-        received: list[np.ndarray] = []
-        for pack in _packs(arrays):
-            flat = np.concatenate([_as_bytes(a) for a in pack])
-            with self._host_lock:
-                (got,) = self.broadcast(
-                    [self.from_host(flat)], "host.broadcast", root
-                )
-            received += _unpack(self.to_host(got), pack)
-        return received
+        self._check_root(root)
+        copies = _copies(arrays)
+        with self._one_at_a_time("broadcast"):
+            for pack in _packs([_bytes_of(copy) for copy in copies]):
+                mine = self.from_host(np.concatenate(pack))
+                (got,) = self.broadcast([mine], "host.broadcast", root)
+                if self.rank != root:
+                    _fill(pack, self.to_host(got))
+        return copies
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Returns the bytes of every replica, in rank order."""
-        payload = np.frombuffer(data, np.uint8)
-        with self._host_lock:
-            sizes = self._gather_array(np.array([len(data)], np.int64), "sizes")
-            joined = self._gather_array(payload, "bytes")
-        ends = np.cumsum(sizes)
-        starts = ends - sizes
-        return [
-            joined[start:end].tobytes()
-            for start, end in zip(starts, ends, strict=True)
-        ]
+        return self._gather_bytes(data, "bytes")
 
     def gather_array(self, array: np.ndarray) -> np.ndarray:
         """Joins the arrays of all replicas, in rank order, on axis 0.
@@ -182,12 +188,11 @@ class Collectives(abc.ABC):
             An array of shape `(sum of rows, ...)`.
         """
         array = np.ascontiguousarray(array)
-        row = array.shape[1:]
-        width = int(np.prod(row, dtype=np.int64)) * array.dtype.itemsize
-        flat = _as_bytes(array).reshape(len(array), width)
-        with self._host_lock:
-            joined = self._gather_array(flat, "array")
-        return np.frombuffer(joined.tobytes(), array.dtype).reshape(-1, *row)
+        rows = _bytes_of(array).reshape(len(array), -1)
+        with self._one_at_a_time("array"):
+            joined = self._gather(rows, "array")
+        joined = np.require(joined, requirements=["C", "W"])
+        return joined.view(array.dtype).reshape(len(joined), *array.shape[1:])
 
     def gather_values(self, value: Any) -> list[Any]:
         """Returns every replica's value, in rank order.
@@ -198,10 +203,8 @@ class Collectives(abc.ABC):
         Returns:
             A list with one value a replica.
         """
-        return [
-            json.loads(text)
-            for text in self.gather_bytes(json.dumps(value).encode())
-        ]
+        texts = self._gather_bytes(json.dumps(value).encode(), "values")
+        return [json.loads(text) for text in texts]
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """Returns the object of replica `root`, which is pickled.
@@ -213,43 +216,82 @@ class Collectives(abc.ABC):
 
         Returns:
             On `root` the object itself, elsewhere a copy of it.
+
+        Raises:
+            ValueError: no replica has the rank `root`.
         """
+        self._check_root(root)
         mine = pickle.dumps(value) if self.rank == root else b""
-        data = self.gather_bytes(mine)[root]
-        return value if self.rank == root else pickle.loads(data)  # noqa: S301
+        data = self._gather_bytes(mine, "object")[root]
+        return value if self.rank == root else pickle.loads(data)
 
     def barrier(self) -> None:
         """Returns when every replica has called it."""
-        self.gather_bytes(b"")
+        with self._one_at_a_time("barrier"):
+            self._gather(np.zeros(1, np.uint8), "barrier")
 
-    def _gather_array(self, array: np.ndarray, name: str) -> np.ndarray:
-        joined = self.all_gather(self.from_host(array), f"host.gather.{name}")
+    def _gather_bytes(self, data: bytes, kind: str) -> list[bytes]:
+        size = np.array([len(data)], np.int64)
+        payload = np.frombuffer(data, np.uint8)
+        with self._one_at_a_time(kind):
+            # As bytes: JAX has no int64 by default.
+            sizes = self._gather(size.view(np.uint8), f"{kind}.sizes")
+            joined = self._gather(payload, kind)
+        ends = np.cumsum(sizes.view(np.int64))
+        return [part.tobytes() for part in np.split(joined, ends[:-1])]
+
+    def _gather(self, data: np.ndarray, kind: str) -> np.ndarray:
+        """Joins arrays of uint8."""
+        joined = self.all_gather(self.from_host(data), f"host.gather.{kind}")
         return self.to_host(joined)
 
+    @contextlib.contextmanager
+    def _one_at_a_time(self, kind: str) -> Iterator[None]:
+        """Keeps a name from being used twice at once in this process.
 
-def _as_bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        One lock a kind: with a single one, replicas whose threads come in
+        another order would wait for each other for ever.
+        """
+        with self._locks.setdefault(kind, threading.Lock()):
+            yield
+
+    def _check_root(self, root: int) -> None:
+        if not 0 <= root < self.size:
+            raise ValueError(
+                f"The root must be one of {self.size} replicas. "
+                f"Received: root={root}"
+            )
 
 
-def _packs(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-    """Groups arrays, in order, into packs of about `PACK_BYTES`."""
-    packs: list[list[np.ndarray]] = []
-    room = 0
-    for array in map(np.asarray, arrays):
-        if not packs or array.nbytes > room:
-            packs.append([])
-            room = PACK_BYTES
-        packs[-1].append(array)
-        room -= array.nbytes
-    return packs
+def _copies(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [np.array(array, order="C") for array in arrays]
 
 
-def _unpack(flat: np.ndarray, like: Sequence[np.ndarray]) -> list[np.ndarray]:
-    arrays = []
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    """The memory of an array in C order, as a vector of uint8."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _packs(vectors: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """Cuts vectors of bytes, in order, into packs of `PACK_BYTES`."""
+    pack: list[np.ndarray] = []
+    room = PACK_BYTES
+    for vector in vectors:
+        while vector.size:
+            pack.append(vector[:room])
+            vector = vector[room:]
+            room -= pack[-1].size
+            if not room:
+                yield pack
+                pack, room = [], PACK_BYTES
+    if pack:
+        yield pack
+
+
+def _fill(vectors: Sequence[np.ndarray], data: np.ndarray) -> None:
+    """Writes what `np.concatenate(vectors)` had been on another replica."""
     start = 0
-    for array in like:
-        end = start + array.nbytes
-        part = np.frombuffer(flat[start:end].tobytes(), array.dtype)
-        arrays.append(part.reshape(array.shape).copy())
+    for vector in vectors:
+        end = start + vector.size
+        vector[...] = data[start:end]
         start = end
-    return arrays

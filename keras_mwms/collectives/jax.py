@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from keras_mwms.collectives.base import Collectives
 from keras_mwms.collectives.base import Done
+from keras_mwms.engine.jax import compat
 from keras_mwms.engine.jax import library
 from keras_mwms.engine.jax import ops
 
@@ -42,7 +42,7 @@ class JaxCollectives(Collectives):
 
     def all_gather(self, tensor: Any, name: str) -> Any:
         """Joins the arrays of all replicas on axis 0."""
-        if isinstance(tensor, jax.core.Tracer):
+        if compat.is_traced(tensor):
             return ops.allgather(tensor, name)
         return ops.allgather_v(tensor, name)
 

@@ -1,5 +1,8 @@
 """Collectives on TensorFlow tensors, by Horovod's TensorFlow binding."""
 
+import functools
+import re
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +14,22 @@ from horovod.tensorflow import mpi_ops
 from keras_mwms.collectives.base import Collectives
 from keras_mwms.collectives.base import Done
 
+# What Horovod cannot sum is summed in a wider dtype,
+_SUMMED_AS = {
+    tf.bfloat16: tf.float32,
+    tf.bool: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+}
+# and what it cannot move is moved as other bits.
+_MOVED_AS = {
+    tf.bfloat16: tf.float16,
+    tf.uint32: tf.int32,
+    tf.uint64: tf.int64,
+    tf.complex64: tf.int64,
+}
+
 
 class TensorFlowCollectives(Collectives):
     """The ring seen from TensorFlow; Horovod is initialized already."""
@@ -19,6 +38,7 @@ class TensorFlowCollectives(Collectives):
         super().__init__()
         self.rank = hvd.rank()
         self.size = hvd.size()
+        self._graphs: dict[tuple[str, str], Any] = {}
 
     def start_all_reduce(self, tensors: Sequence[Any], name: str) -> Done:
         """Begins to sum each tensor over all replicas.
@@ -27,28 +47,18 @@ class TensorFlowCollectives(Collectives):
         is there, and Horovod joins what waits together. A `tf.IndexedSlices`
         is summed by joining the rows of all replicas.
         """
-        return Done(
-            [self._sum(t, f"{name}.{i}") for i, t in enumerate(tensors)]
-        )
+        return Done(self._in_graph(_sum_all, name, tensors))
 
     def broadcast(
         self, tensors: Sequence[Any], name: str, root: int = 0
     ) -> list[Any]:
         """Returns the tensors of replica `root`."""
-        return [
-            tf.cast(
-                hvd.broadcast(
-                    _wire(t), root, f"{name}.{i}", ignore_name_scope=True
-                ),
-                t.dtype,
-            )
-            for i, t in enumerate(tensors)
-        ]
+        return self._in_graph(_broadcast_all, name, tensors, root)
 
     def all_gather(self, tensor: Any, name: str) -> Any:
         """Joins the tensors of all replicas on axis 0."""
-        joined = hvd.allgather(_wire(tensor), name, ignore_name_scope=True)
-        return tf.cast(joined, tensor.dtype)
+        (joined,) = self._in_graph(_gather_all, name, [tensor])
+        return joined
 
     def to_host(self, tensor: Any) -> np.ndarray:
         """Returns the tensor as a NumPy array."""
@@ -59,23 +69,99 @@ class TensorFlowCollectives(Collectives):
         with tf.device("CPU:0"):
             return tf.constant(array)
 
-    def _sum(self, tensor: Any, name: str) -> Any:
-        if isinstance(tensor, tf.IndexedSlices):
-            return tf.IndexedSlices(
-                self.all_gather(tensor.values, f"{name}.values"),
-                self.all_gather(tensor.indices, f"{name}.indices"),
-                tensor.dense_shape,
+    def _in_graph(
+        self,
+        operation: Callable[..., list[Any]],
+        name: str,
+        tensors: Sequence[Any],
+        *args: Any,
+    ) -> list[Any]:
+        """Runs an operation in the graph being traced, or in one of its own.
+
+        Eager operations have no names: Horovod would know all of a kind by
+        one, mix up those of two threads, and do one tensor after the other.
+        """
+        tensors = [_converted(tensor) for tensor in tensors]
+        if not tf.executing_eagerly():
+            return operation(name, tensors, *args)
+        key = (operation.__name__, name)
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = tf.function(
+                functools.partial(operation, name),
+                autograph=False,
+                reduce_retracing=True,
             )
-        # The public `hvd.allreduce` averages in ways of its own; the
-        # operation below is the plain sum.
-        total = mpi_ops._allreduce(
-            _wire(tensor), name, op=hvd.Sum, ignore_name_scope=True
+            self._graphs[key] = graph
+        results: list[Any] = graph(tensors, *args)
+        return results
+
+
+def _converted(tensor: Any) -> Any:
+    if isinstance(tensor, tf.IndexedSlices):
+        return tensor
+    return tf.convert_to_tensor(tensor)
+
+
+def _sum_all(name: str, tensors: Sequence[Any]) -> list[Any]:
+    return [_sum(t, f"{name}.{i}") for i, t in enumerate(tensors)]
+
+
+def _sum(tensor: Any, name: str) -> Any:
+    if isinstance(tensor, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            _gather(tensor.values, f"{name}.values"),
+            _gather(tensor.indices, f"{name}.indices"),
+            tensor.dense_shape,
         )
-        return tf.cast(total, tensor.dtype)
+    wire = tf.cast(tensor, _SUMMED_AS.get(tensor.dtype, tensor.dtype))
+    # The public `hvd.allreduce` averages in ways of its own; the operation
+    # below is the plain sum.
+    total = mpi_ops._allreduce(
+        wire, _node_name(name), op=hvd.Sum, ignore_name_scope=True
+    )
+    return tf.cast(total, tensor.dtype)
 
 
-def _wire(tensor: Any) -> Any:
-    """The tensor in a dtype that Horovod takes."""
-    if tensor.dtype == tf.bfloat16:
-        return tf.cast(tensor, tf.float32)
-    return tensor
+def _broadcast_all(name: str, tensors: Sequence[Any], root: int) -> list[Any]:
+    return [
+        _from_wire(
+            hvd.broadcast(
+                _to_wire(tensor),
+                root,
+                _node_name(f"{name}.{i}"),
+                ignore_name_scope=True,
+            ),
+            tensor.dtype,
+        )
+        for i, tensor in enumerate(tensors)
+    ]
+
+
+def _gather_all(name: str, tensors: Sequence[Any]) -> list[Any]:
+    return [_gather(tensor, name) for tensor in tensors]
+
+
+def _gather(tensor: Any, name: str) -> Any:
+    rows = tensor if tensor.shape.rank else tf.reshape(tensor, [-1])
+    joined = hvd.allgather(
+        _to_wire(rows), _node_name(name), ignore_name_scope=True
+    )
+    return _from_wire(joined, tensor.dtype)
+
+
+def _node_name(name: str) -> str:
+    """The name as TensorFlow takes it, without a scope.
+
+    Horovod drops all up to the last slash: that is the scope of the caller.
+    """
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", f"mwms.{name}")
+
+
+def _to_wire(tensor: Any) -> Any:
+    moved_as = _MOVED_AS.get(tensor.dtype)
+    return tensor if moved_as is None else tf.bitcast(tensor, moved_as)
+
+
+def _from_wire(tensor: Any, dtype: Any) -> Any:
+    return tensor if tensor.dtype == dtype else tf.bitcast(tensor, dtype)

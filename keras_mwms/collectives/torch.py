@@ -9,6 +9,19 @@ import torch
 
 from keras_mwms.collectives.base import Collectives
 
+# What Horovod cannot sum is summed in a wider dtype.
+_SUMMED_AS = {
+    torch.bfloat16: torch.float32,
+    torch.bool: torch.int32,
+    torch.int8: torch.int32,
+    torch.int16: torch.int32,
+    torch.uint8: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+}
+# What is only moved goes as bits, by the size of an element.
+_MOVED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 class TorchCollectives(Collectives):
     """The ring seen from PyTorch; Horovod is initialized already."""
@@ -22,29 +35,38 @@ class TorchCollectives(Collectives):
         self, tensors: Sequence[torch.Tensor], name: str
     ) -> "TorchPending":
         """Begins to sum each tensor over all replicas, in place."""
-        return TorchPending(list(tensors), name)
+        return TorchPending(tensors, name)
+
+    def all_reduce(
+        self, tensors: Sequence[torch.Tensor], name: str
+    ) -> list[torch.Tensor]:
+        """Sums copies of the tensors over all replicas."""
+        copies = [t.detach().clone() for t in tensors]
+        return self.start_all_reduce(copies, name).wait()
 
     def broadcast(
         self, tensors: Sequence[torch.Tensor], name: str, root: int = 0
     ) -> list[torch.Tensor]:
         """Returns the tensors of replica `root`."""
         handles = [
-            hvd.broadcast_async(_wire(t), root, name=f"{name}.{i}")
+            hvd.broadcast_async(_bits(t), root, name=f"{name}.{i}")
             for i, t in enumerate(tensors)
         ]
         return [
-            hvd.synchronize(h).to(t.dtype).reshape(t.shape)
+            hvd.synchronize(h).view(t.dtype).reshape(t.shape)
             for h, t in zip(handles, tensors, strict=True)
         ]
 
     def all_gather(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """Joins the tensors of all replicas on axis 0."""
-        joined = hvd.allgather(_wire(tensor), name=name)
-        return joined.to(tensor.dtype)
+        handle = hvd.allgather_async(_bits(tensor), name=name)
+        joined: torch.Tensor = hvd.synchronize(handle).view(tensor.dtype)
+        return joined
 
     def to_host(self, tensor: torch.Tensor) -> np.ndarray:
         """Returns the tensor as a NumPy array."""
-        return tensor.detach().cpu().numpy()
+        array: np.ndarray = tensor.detach().cpu().numpy()
+        return array
 
     def from_host(self, array: np.ndarray) -> torch.Tensor:
         """Returns the array as a tensor on the CPU."""
@@ -52,24 +74,25 @@ class TorchCollectives(Collectives):
 
 
 class TorchPending:
-    """Sums under way. Tensors of one dtype travel as one group."""
+    """Sums under way. Tensors of one dtype and device travel as one group."""
 
-    def __init__(self, tensors: list[torch.Tensor], name: str):
-        self._tensors = tensors
-        wires = [_wire(t) for t in tensors]
-        groups: dict[torch.dtype, list[int]] = {}
+    def __init__(self, tensors: Sequence[torch.Tensor], name: str):
+        self._tensors = list(tensors)
+        groups: dict[str, list[int]] = {}
+        wires = [_summable(t) for t in tensors]
         for i, wire in enumerate(wires):
-            groups.setdefault(wire.dtype, []).append(i)
+            kind = f"{wire.device.type}.{wire.dtype}".replace("torch.", "")
+            groups.setdefault(kind, []).append(i)
         self._groups = [
             (
                 indices,
                 hvd.grouped_allreduce_async_(
                     [wires[i] for i in indices],
-                    name=f"{name}.{str(dtype).removeprefix('torch.')}",
+                    name=f"{name}.{kind}",
                     op=hvd.Sum,
                 ),
             )
-            for dtype, indices in groups.items()
+            for kind, indices in groups.items()
         ]
 
     def wait(self) -> list[torch.Tensor]:
@@ -82,9 +105,16 @@ class TorchPending:
         return sums
 
 
-def _wire(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in a form that Horovod takes: dense, at least one axis."""
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.float()
-    return tensor.contiguous().reshape(tensor.shape or (1,))
+def _summable(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = _dense(tensor)
+    return tensor.to(_SUMMED_AS.get(tensor.dtype, tensor.dtype))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = _dense(tensor)
+    return tensor.view(_MOVED_AS[tensor.element_size()])
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's values in order in memory, on at least one axis."""
+    return tensor.detach().contiguous().reshape(tensor.shape or (1,))

@@ -50,7 +50,7 @@ class JaxBackend(Backend):
     ) -> list[Any]:
         """Reduces in update steps: Keras's JAX optimizer asks in all."""
         every = optimizer.gradient_accumulation_steps
-        is_update = (optimizer.iterations + 1) % every == 0
+        is_update = (_keras.micro_steps_of(optimizer) + 1) % every == 0
         reduced: list[Any] = jax.lax.cond(is_update, reduce, list, grads)
         return reduced
 

@@ -10,7 +10,7 @@ def facts_of(model, **more):
 
     Args:
         model: a compiled and built model.
-        **more: numbers, arrays, or dictionaries of them.
+        **more: as `named` takes them.
 
     Returns:
         A dictionary from names, which do not depend on automatic names of
@@ -22,9 +22,15 @@ def facts_of(model, **more):
     for i, variable in enumerate(model.optimizer.variables):
         kind = ACCUMULATOR if ACCUMULATOR in variable.name else "variable"
         facts[f"optimizer {i} {kind}"] = as_numpy(variable)
-    for name, value in more.items():
-        values = value if isinstance(value, dict) else {"": value}
-        for key, item in values.items():
+    return facts | named(**more)
+
+
+def named(**values):
+    """Numbers, arrays, or dictionaries of them, as facts."""
+    facts = {}
+    for name, value in values.items():
+        items = value if isinstance(value, dict) else {"": value}
+        for key, item in items.items():
             facts[f"{name} {key}".rstrip()] = as_numpy(item)
     return facts
 

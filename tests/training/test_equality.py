@@ -5,6 +5,7 @@ import pytest
 
 from tests.training.facts import assert_as_alone
 from tests.training.facts import facts_of
+from tests.training.facts import named
 
 # No number of replicas divides a batch, and no batch the rows.
 ROWS = 23
@@ -13,17 +14,15 @@ BATCH = 5
 EPOCHS = 3
 
 OPTIMIZERS = {
-    "momentum": lambda o: o.SGD(0.05, momentum=0.9, nesterov=True),
+    "momentum": lambda o: o.SGD(0.05, momentum=0.9),
     "adam": lambda o: o.Adam(0.01),
     "adamw": lambda o: o.AdamW(0.01, weight_decay=0.1),
     "clipnorm": lambda o: o.SGD(0.1, clipnorm=0.3),
     "global_clipnorm": lambda o: o.SGD(0.1, global_clipnorm=0.3),
-    "clipvalue": lambda o: o.SGD(0.1, clipvalue=0.05),
     "ema": lambda o: o.SGD(0.05, use_ema=True, ema_overwrite_frequency=4),
-    # 15 steps: one is left over, accumulated.
-    "accumulation": lambda o: o.Adam(0.01, gradient_accumulation_steps=2),
-    "accumulation_clipnorm": lambda o: o.SGD(
-        0.1, clipnorm=0.3, gradient_accumulation_steps=4
+    # 15 steps: some are left over, accumulated.
+    "accumulation": lambda o: o.Adam(
+        0.02, clipvalue=0.05, gradient_accumulation_steps=4
     ),
     "loss_scale": lambda o: o.LossScaleOptimizer(
         o.SGD(0.05, momentum=0.9), initial_scale=8.0, dynamic_growth_steps=4
@@ -73,14 +72,13 @@ def regression(optimizer, shuffle):
         validation_data=held_out,
         verbose=0,
     )
-    return facts_of(
-        model,
-        history=history.history,
-        evaluation=model.evaluate(
-            x, y, batch_size=BATCH, return_dict=True, verbose=0
-        ),
-        predictions=model.predict(held_out[0], batch_size=BATCH, verbose=0),
+    # Before evaluate: on JAX it would take the averages of use_ema away, also
+    # in plain Keras.
+    facts = facts_of(model, history=history.history)
+    evaluation = model.evaluate(
+        x, y, batch_size=BATCH, return_dict=True, verbose=0
     )
+    return facts | named(evaluation=evaluation)
 
 
 def classification():
@@ -143,16 +141,22 @@ def test_the_data_would_show_a_difference(alone):
         )
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "replicas"),
+    [
+        *((name, 2) for name in OPTIMIZERS),
+        *((name, 3) for name in ("momentum", "loss_scale_accumulation")),
+    ],
+)
 def test_optimizers(cluster, alone, optimizer, replicas):
     expected = alone(regression, optimizer, True)
     got = cluster(replicas).run(regression, optimizer, True)
     assert_as_alone(got, expected)
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("shuffle", [False, "batch"])
+@pytest.mark.parametrize(
+    ("shuffle", "replicas"), [(False, 2), ("batch", 2), ("batch", 3)]
+)
 def test_orders_of_rows(cluster, alone, shuffle, replicas):
     expected = alone(regression, "momentum", shuffle)
     got = cluster(replicas).run(regression, "momentum", shuffle)
