@@ -12,9 +12,12 @@ from typing import Any
 import keras
 import numpy as np
 from keras.src.losses import loss as _loss
+from keras.src.trainers import data_adapters as _adapters
 from keras.src.trainers.data_adapters import array_data_adapter as _arrays
 from keras.src.trainers.data_adapters import array_slicing as _slicing
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.data_adapter import (
+    DataAdapter as DataAdapter,
+)
 
 can_convert_arrays = _arrays.can_convert_arrays
 train_validation_split = _slicing.train_validation_split
@@ -29,6 +32,25 @@ finish_logs_name = "_get_metrics_result_or_logs"
 def array_adapter(*args: Any, **kwargs: Any) -> DataAdapter:
     """Keras's own adapter for arrays: it checks and packs what users pass."""
     return _arrays.ArrayDataAdapter(*args, **kwargs)
+
+
+def is_tf_dataset(x: Any) -> bool:
+    """Whether `x` is a `tf.data.Dataset`, without importing TensorFlow."""
+    return bool(_adapters.is_tf_dataset(x))
+
+
+def data_adapter(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    steps: int | None = None,
+    **options: Any,
+) -> DataAdapter:
+    """The adapter that `fit` would make of the data: it checks it."""
+    return _adapters.get_data_adapter(
+        x, y, sample_weight, steps_per_epoch=steps, **options
+    )
 
 
 def inputs_of(adapter: DataAdapter) -> Any:

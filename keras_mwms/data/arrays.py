@@ -145,9 +145,9 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
 
     def get_tf_dataset(self) -> Any:
         """Epochs of batches as `tf.data` iterators."""
-        from keras_mwms.data import tensorflow
+        from keras_mwms.data import arrays_tensorflow
 
-        return tensorflow.ShardedDataset(self)
+        return arrays_tensorflow.EpochDatasets(self)
 
     def start_epoch(self) -> Iterator[np.ndarray]:
         """Starts an epoch of global batches.

@@ -43,4 +43,4 @@ def leaves_someone_empty(rows: int, batch_size: int, replicas: int) -> bool:
 
 
 def _empty(part: slice) -> bool:
-    return part.start == part.stop
+    return bool(part.start == part.stop)

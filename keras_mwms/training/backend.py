@@ -111,8 +111,8 @@ class Backend(abc.ABC):
         """
         _keras.symbolic_build(model, batch)
 
-    def prepare_compiled(self, model: Any) -> None:
-        """Adapts what `compile` has set."""
+    def prepare_compiled(self, model: Any) -> None:  # noqa: B027
+        """Adapts what `compile` has set; nothing on most backends."""
 
 
 def load(backend: str) -> Backend:

@@ -11,10 +11,11 @@ from typing import Any
 import keras
 
 from keras_mwms import _keras
+from keras_mwms import data
 from keras_mwms import saving
 from keras_mwms.collectives import Collectives
-from keras_mwms.data.arrays import ShardedArrays
 from keras_mwms.training import backend as backends
+from keras_mwms.training import failures
 from keras_mwms.training import metrics
 from keras_mwms.training import predictions
 from keras_mwms.training import state
@@ -56,13 +57,25 @@ class Hooks:
         setattr(model, _keras.finish_logs_name, self._finish(finish))
         for name, original in self._original.items():
             own = getattr(self, f"_{name}")
-            setattr(model, name, _documented(own, original))
+            setattr(model, name, self._documented(own, original))
         saving.hook(model, self.ring.rank)
         setattr(model, _ATTRIBUTE, self)
         if model.compiled:
             self._prepare_compiled()
         if model.built:
             self._synchronize()
+
+    def _documented(
+        self, own: Callable[..., Any], original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """`own` with the name, signature and documentation of `original`."""
+
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            with failures.told_as_lost(self.ring):
+                return own(*args, **kwargs)
+
+        return method
 
     def _compile(self, *args: Any, **kwargs: Any) -> None:
         self._original["compile"](*args, **kwargs)
@@ -186,18 +199,8 @@ class Hooks:
 
         return finish_logs
 
-    def _shard(self, x: Any, *args: Any, **kwargs: Any) -> ShardedArrays:
-        if isinstance(x, ShardedArrays):
-            return x
-        y, sample_weight = (*args, None, None)[:2]
-        if not _keras.can_convert_arrays((x, y, sample_weight)):
-            raise TypeError(
-                "On several replicas the data must be arrays: NumPy arrays, "
-                "pandas frames, tensors, or dictionaries, tuples and lists "
-                "of them. Turn the data into arrays, or train it in a world "
-                f"of one. Received: x of type {type(x).__name__}"
-            )
-        return ShardedArrays(self.ring, x, *args, **kwargs)
+    def _shard(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return data.shard(self.ring, x, *args, **kwargs)
 
     def _verbose(self, verbose: Any) -> Any:
         """Progress and printed lines are the chief's alone."""
@@ -223,14 +226,14 @@ class Hooks:
                 reducer.hook()
                 self._reducers[id(optimizer)] = reducer
 
-    def _prepare(self, data: ShardedArrays) -> None:
+    def _prepare(self, shard: Any) -> None:
         """Creates all variables, so that they can start from the chief's."""
         self._hook_optimizers()
         if self._backend.peeks_to_build and not _keras.is_built(self.model):
             # One process would start an epoch to see a batch: draw from the
             # random generators what it would draw.
-            next(data.start_epoch())
-        self._backend.build(self.model, data.sample())
+            next(shard.start_epoch())
+        self._backend.build(self.model, shard.sample())
 
     def _synchronize_if_new(self) -> None:
         known = self._index.keys()
@@ -252,18 +255,6 @@ class Hooks:
         state.spread_seeds(self.ring, model)
         for _, optimizer in _optimizers_of(model):
             state.clear_others_accumulators(self.ring, optimizer)
-
-
-def _documented(
-    own: Callable[..., Any], original: Callable[..., Any]
-) -> Callable[..., Any]:
-    """`own` with the name, signature and documentation of `original`."""
-
-    @functools.wraps(original)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return own(*args, **kwargs)
-
-    return method
 
 
 def hooks_of(model: keras.Model) -> Hooks | None:

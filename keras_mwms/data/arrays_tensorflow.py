@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from keras_mwms.data.arrays import ShardedArrays
 
 
-class ShardedDataset:
+class EpochDatasets:
     """Looks like a dataset to Keras: each `iter` starts an epoch.
 
     The order of an epoch is agreed on in the thread that calls `iter`, not in
@@ -29,7 +29,7 @@ class ShardedDataset:
         leaves = _leaves(example)
         self._dataset = tf.data.Dataset.from_generator(
             self._rows, output_signature=tuple(map(_spec, leaves))
-        ).map(lambda *flat: _rebuild(example, list(flat)), deterministic=True)
+        ).map(lambda *flat: _rebuild(example, list(flat)))
         self._dataset = self._dataset.prefetch(tf.data.AUTOTUNE)
 
     def __iter__(self) -> Any:
