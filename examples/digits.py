@@ -34,17 +34,16 @@ def make_model(steps: int) -> keras.Model:
     model = keras.Sequential(
         [
             keras.Input((8, 8, 1)),
-            layers.Conv2D(16, 3, padding="same", activation="relu"),
-            layers.Conv2D(32, 3, padding="same", activation="relu"),
-            layers.MaxPooling2D(),
+            layers.Conv2D(16, 3, padding="same", activation="gelu"),
+            layers.Conv2D(32, 3, padding="same", activation="gelu"),
             layers.Flatten(),
-            layers.Dense(64, activation="relu"),
+            layers.Dense(64, activation="gelu"),
             layers.Dense(10),
         ]
     )
-    rate = keras.optimizers.schedules.CosineDecay(0.05, decay_steps=steps)
+    rate = keras.optimizers.schedules.CosineDecay(0.003, decay_steps=steps)
     model.compile(
-        optimizer=keras.optimizers.SGD(rate, momentum=0.9),
+        optimizer=keras.optimizers.Adam(rate),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )

@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import json
+import math
 import pickle
 import threading
 from collections.abc import Iterator
@@ -188,7 +189,8 @@ class Collectives(abc.ABC):
             An array of shape `(sum of rows, ...)`.
         """
         array = np.ascontiguousarray(array)
-        rows = _bytes_of(array).reshape(len(array), -1)
+        width = math.prod(array.shape[1:]) * array.dtype.itemsize
+        rows = _bytes_of(array).reshape(len(array), width)
         with self._one_at_a_time("array"):
             joined = self._gather(rows, "array")
         joined = np.require(joined, requirements=["C", "W"])
@@ -218,11 +220,25 @@ class Collectives(abc.ABC):
             On `root` the object itself, elsewhere a copy of it.
 
         Raises:
-            ValueError: no replica has the rank `root`.
+            ValueError: no replica has the rank `root`, or the object cannot
+                be pickled; `root` itself raises pickle's error.
         """
         self._check_root(root)
-        mine = pickle.dumps(value) if self.rank == root else b""
+        mine, failure = b"", None
+        if self.rank == root:
+            try:
+                mine = pickle.dumps(value)
+            except Exception as error:  # noqa: BLE001  raised below
+                failure = error
+        # Without the failed pickle the others would wait for it.
         data = self._gather_bytes(mine, "object")[root]
+        if failure is not None:
+            raise failure
+        if not data:
+            raise ValueError(
+                f"The object of rank {root} cannot be pickled, see the error "
+                "there."
+            )
         return value if self.rank == root else pickle.loads(data)
 
     def barrier(self) -> None:

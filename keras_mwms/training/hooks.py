@@ -6,6 +6,7 @@ what it saves stay as they are.
 
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -37,7 +38,10 @@ class Hooks:
         self.model = model
         self._backend = backends.load(keras.backend.backend())
         self._reducers: dict[int, GradientReducer] = {}
+        # By identity; the variables are held, so that none is mistaken for
+        # another that had its place in memory.
         self._index: dict[int, int] = {}
+        self._synchronized: list[Any] = []
         self._original = {
             name: getattr(model, name)
             for name in ("compile", "fit", "evaluate", "predict")
@@ -193,8 +197,8 @@ class Hooks:
         def finish_logs(logs: Any) -> Any:
             if not self._evaluating:
                 state.merge_moving_statistics(self.ring, self.model)
-                for reducer in self._reducers.values():
-                    state.merge_accumulators(self.ring, reducer.optimizer)
+                for _, optimizer in _optimizers_of(self.model):
+                    state.merge_accumulators(self.ring, optimizer)
             return metrics.finished_logs(self.ring, self.model, original, logs)
 
         return finish_logs
@@ -246,12 +250,14 @@ class Hooks:
         variables = list(model.variables)
         order = state.agreed_order(self.ring, variables)
         variables = [variables[i] for i in order]
+        self._synchronized = variables
         self._index = {id(v): i for i, v in enumerate(variables)}
-        for _, optimizer in _optimizers_of(model):
-            variables += [
-                v for v in optimizer.variables if id(v) not in self._index
-            ]
-        state.broadcast(self.ring, variables)
+        of_optimizers = [
+            v
+            for _, optimizer in _optimizers_of(model)
+            for v in optimizer.variables
+        ]
+        state.broadcast(self.ring, [*variables, *of_optimizers])
         state.spread_seeds(self.ring, model)
         for _, optimizer in _optimizers_of(model):
             state.clear_others_accumulators(self.ring, optimizer)
@@ -265,9 +271,24 @@ def hooks_of(model: keras.Model) -> Hooks | None:
 def _optimizers_of(
     model: keras.Model,
 ) -> list[tuple[str, keras.optimizers.Optimizer]]:
-    """The optimizers that are attributes of a model, with their names."""
+    """The optimizers that a model holds, with names for them.
+
+    They are attributes, or in a list, tuple or dictionary that is one.
+    """
     found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
-    for name, value in sorted(vars(model).items()):
-        if isinstance(value, keras.optimizers.Optimizer):
-            found.setdefault(id(value), (name, value))
+    for attribute, value in sorted(vars(model).items()):
+        for label, candidate in _labelled(attribute, value):
+            if isinstance(candidate, keras.optimizers.Optimizer):
+                found.setdefault(id(candidate), (label, candidate))
     return list(found.values())
+
+
+def _labelled(attribute: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key in sorted(value, key=str):
+            yield f"{attribute}.{key}", value[key]
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield f"{attribute}.{i}", item
+    else:
+        yield attribute, value

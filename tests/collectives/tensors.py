@@ -8,14 +8,8 @@ import numpy as np
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = (*FLOATS, "int8", "int32", "int64", "uint8", "bool")
 
-LARGE = 1_250_000
-SHAPES = {
-    "scalar": (),
-    "empty": (0, 3),
-    "vector": (5,),
-    "cube": (2, 3, 4),
-    "large": (LARGE,),  # 5 MB of float32
-}
+# A scalar, no rows, a vector, a cube, and 5 MB of float32.
+SHAPES = ((), (0, 3), (5,), (2, 3, 4), (1_250_000,))
 
 
 def values(dtype: str, shape: tuple[int, ...], rank: int) -> np.ndarray:

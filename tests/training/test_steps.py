@@ -87,7 +87,7 @@ def penalized():
     return fit(model, *rows(0, 0), batch_size=2)
 
 
-def test_a_regularizer_counts_once(cluster):
+def test_a11_a_regularizer_counts_once(cluster):
     for got in cluster(2).run(penalized):
         assert got["kernel"] == is_near([0.8])
         assert got["losses"] == is_near([0.1])
@@ -123,7 +123,7 @@ def clipped(option):
 
 
 @pytest.mark.parametrize("option", ["clipnorm", "global_clipnorm", "clipvalue"])
-def test_clipping_sees_the_global_gradient(cluster, option):
+def test_a12_clipping_sees_the_global_gradient(cluster, option):
     for got in cluster(2).run(clipped, option):
         assert got["kernel"] == is_near([0, -1])
 
@@ -147,7 +147,7 @@ def accumulated(per_replica, scaled):
 @pytest.mark.parametrize(
     "per_replica", [[(1, 3), (1, 3)], [(0, 3), (4, 1)]], ids=str
 )
-def test_accumulation_updates_once(cluster, per_replica, scaled):
+def test_a56_accumulation_updates_once(cluster, per_replica, scaled):
     rows_of_ranks = PerRank(per_replica)
     for kernels, iterations in cluster(2).run(
         accumulated, rows_of_ranks, scaled

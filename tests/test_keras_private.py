@@ -1,0 +1,388 @@
+"""What the package relies on in private names of Keras: one test a name.
+
+A new version of Keras that fails here has changed what `_keras.py` touches.
+"""
+
+import inspect
+import sys
+
+import numpy as np
+import pytest
+
+
+def public_names():
+    from keras_mwms import _keras
+
+    return [
+        name
+        for name, value in vars(_keras).items()
+        if not name.startswith("_")
+        and not inspect.ismodule(value)
+        and getattr(value, "__module__", None) not in ("typing", "contextlib")
+        and name not in ("Callable", "Iterator", "DataAdapter")
+    ]
+
+
+def test_every_name_has_a_test():
+    source = inspect.getsource(sys.modules[__name__])
+    assert [n for n in public_names() if f"_keras.{n}" not in source] == []
+
+
+def a_model(**layer):
+    import keras
+
+    model = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(1, **layer)]
+    )
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+    return model
+
+
+def data(rows=6):
+    x = np.arange(2.0 * rows, dtype="float32").reshape(rows, 2)
+    return x / rows, x[:, :1]
+
+
+def numpy_of(value):
+    import keras
+
+    return keras.ops.convert_to_numpy(value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "can"),
+    [
+        ((np.zeros(3), None, None), True),
+        (({"a": np.zeros(3)}, [np.zeros(3)], None), True),
+        ((iter([]), None, None), False),
+        ((object(), None, None), False),
+    ],
+)
+def test_which_data_are_arrays(arrays, can):
+    from keras_mwms import _keras
+
+    assert _keras.can_convert_arrays(arrays) is can
+
+
+def test_the_last_rows_are_held_out():
+    from keras_mwms import _keras
+
+    (x, y, w), (val_x, val_y, val_w) = _keras.train_validation_split(
+        (np.arange(10), {"a": np.arange(10)}, None), validation_split=0.3
+    )
+    assert numpy_of(x).tolist() == numpy_of(y["a"]).tolist() == [*range(7)]
+    assert numpy_of(val_x).tolist() == [7, 8, 9]
+    assert numpy_of(val_y["a"]).tolist() == [7, 8, 9]
+    assert w is None
+    assert val_w is None
+
+
+@pytest.mark.parametrize(
+    ("reduction", "expected"),
+    [
+        ("sum_over_batch_size", [[4.0, 0.0], [8.0, 0.0]]),
+        ("mean", [[4.0, 0.0], [8.0, 0.0]]),
+        ("sum", [[2.0, 0.0], [4.0, 0.0]]),
+        ("mean_with_sample_weight", [[2.0, 0.0], [4.0, 0.0]]),
+    ],
+)
+def test_how_masks_join_weights(reduction, expected):
+    """Means are taken over what the mask leaves, whatever the weights."""
+    import keras
+
+    from keras_mwms import _keras
+
+    weights = keras.ops.array([[2.0, 3.0], [4.0, 5.0]])
+    mask = keras.ops.array([[True, False], [True, False]])
+    got = _keras.apply_mask(weights, mask, "float32", reduction)
+    assert numpy_of(got).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "expected"),
+    [
+        ((3,), (3, 1), [(3, 1), (3, 1)]),
+        ((3, 1), (3,), [(3, 1), (3, 1)]),
+        ((3, 2), (3, 2, 1), [(3, 2), (3, 2)]),
+        ((3, 2), (3,), [(3, 2), (3,)]),
+    ],
+)
+def test_how_weights_and_values_get_one_rank(values, weights, expected):
+    import keras
+
+    from keras_mwms import _keras
+
+    got = _keras.squeeze_or_expand_to_same_rank(
+        keras.ops.ones(values), keras.ops.ones(weights)
+    )
+    assert [tuple(each.shape) for each in got] == expected
+
+
+def test_logs_of_an_epoch_come_from_one_place():
+    from keras_mwms import _keras
+
+    model = a_model()
+    seen = []
+
+    def logs_of_mine(logs):
+        seen.append(sorted(logs))
+        return {"loss": float(len(seen))}
+
+    setattr(model, _keras.finish_logs_name, logs_of_mine)
+    history = model.fit(
+        *data(), validation_data=data(), epochs=2, verbose=0
+    ).history
+    assert history == {"loss": [1.0, 3.0], "val_loss": [2.0, 4.0]}
+    assert model.evaluate(*data(), return_dict=True, verbose=0) == {"loss": 5}
+    assert seen == [["loss", "mae"]] * 5
+
+
+def test_array_adapter_packs_and_chooses_a_batch_size():
+    from keras_mwms import _keras
+
+    x, y = data(33)
+    adapter = _keras.array_adapter(x, y)
+    assert isinstance(adapter, _keras.DataAdapter)
+    assert _keras.batch_size_of(adapter) == 32
+    assert _keras.batch_size_of(_keras.array_adapter(x, batch_size=7)) == 7
+    assert _keras.batch_size_of(_keras.array_adapter(x, steps=3)) == 11
+    assert _keras.inputs_of(adapter)[0] is x
+    assert len(_keras.inputs_of(adapter)) == 2
+    weighted = _keras.array_adapter(x, y > 30, class_weight={0: 2.0, 1: 3.0})
+    _, _, weights = _keras.inputs_of(weighted)
+    assert set(np.ravel(weights).tolist()) == {2.0, 3.0}
+    with pytest.raises(ValueError, match="cardinality"):
+        _keras.array_adapter(x, y[1:])
+
+
+def test_adapters_of_other_data(backend):
+    from keras_mwms import _keras
+
+    x, y = data(33)
+    adapter = _keras.data_adapter(x, y, steps=3, shuffle=True)
+    assert _keras.batch_size_of(adapter) == 11
+    with pytest.raises(ValueError, match="Unrecognized data type"):
+        _keras.data_adapter(object())
+    assert not _keras.is_tf_dataset(x)
+    if backend != "tensorflow":
+        return
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+    assert _keras.is_tf_dataset(dataset)
+    assert _keras.data_adapter(dataset).num_batches == 9
+
+
+def test_sliceables_take_rows_and_convert(backend):
+    from keras_mwms import _keras
+
+    wrapped = _keras.sliceables((np.arange(6.0), None), backend)[0]
+    for rows in (slice(1, 3), np.array([1, 2])):
+        part = wrapped[rows]
+        for name in ("numpy", "jax_compatible", "torch_compatible"):
+            convert = getattr(wrapped, f"convert_to_{name}")
+            if name != "torch_compatible" or backend == "torch":
+                assert np.asarray(convert(part)).tolist() == [1.0, 2.0]
+    # Keras makes float64 what it computes in.
+    part = wrapped.convert_to_numpy(wrapped[slice(0, 1)])
+    assert str(part.dtype) == "float32"
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "batch"])
+def test_the_order_of_rows_is_the_one_of_fit(shuffle):
+    import keras
+
+    from keras_mwms import _keras
+
+    class Recorder(keras.Sequential):
+        def train_step(self, *args):
+            fed.append(numpy_of(args[-1][0]).ravel().astype(int).tolist())
+            return super().train_step(*args)
+
+    fed = []
+    model = Recorder([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    rows = np.arange(10.0)[:, None]
+    # While something is not built, fit begins an epoch to see a batch.
+    model.fit(rows, rows, shuffle=False, verbose=0)
+    fed.clear()
+    keras.utils.set_random_seed(1)
+    model.fit(rows, rows, batch_size=4, shuffle=shuffle, epochs=2, verbose=0)
+
+    keras.utils.set_random_seed(1)
+    size = 4 if shuffle == "batch" else 10
+    start = _keras.index_pipeline(10, size, shuffle)
+    drawn = [np.concatenate(list(start())).tolist() for _ in range(2)]
+    assert [sum(fed[:3], []), sum(fed[3:], [])] == drawn
+
+
+def test_what_is_built():
+    import keras
+
+    from keras_mwms import _keras
+
+    class Parts(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.part = keras.layers.Dense(1)
+
+        def call(self, inputs):
+            return self.part(inputs)
+
+    model = Parts()
+    assert not _keras.parts_are_built(model)
+    model.part.build((None, 2))
+    assert _keras.parts_are_built(model)
+    assert not _keras.layers_are_built(model)
+    model.compile("sgd", "mse", metrics=["mae"])
+    model(np.ones((1, 2)))
+    assert _keras.layers_are_built(model)
+    assert not _keras.is_built(model)
+    _keras.symbolic_build(model, data())
+    assert _keras.is_built(model)
+
+
+def test_a_symbolic_build_creates_all_variables():
+    import keras
+
+    from keras_mwms import _keras
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(), "mse", metrics=["mae"])
+    assert not model.variables
+    _keras.symbolic_build(model, data())
+    # Kernel and bias; then the mean and its count for loss and metric.
+    assert len(model.variables) == 2
+    assert len(model.metrics_variables) == 4
+    assert _keras.trainable_variables_of(model.optimizer) == list(
+        model.trainable_variables
+    )
+    # Steps, learning rate and two moments of each weight.
+    assert len(model.optimizer.variables) == 2 + 4
+
+
+def test_fit_says_when_its_evaluation_is_cached():
+    import keras
+
+    from keras_mwms import _keras
+
+    class Recorder(keras.Sequential):
+        def evaluate(self, *args, **kwargs):
+            cached.append(_keras.is_cached_evaluation(kwargs))
+            return super().evaluate(*args, **kwargs)
+
+    cached = []
+    model = Recorder([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(*data(), validation_data=data(), verbose=0)
+    model.evaluate(*data(), verbose=0)
+    assert cached == [True, False]
+
+
+def test_losses_are_reduced_in_one_place():
+    import keras
+
+    from keras_mwms import _keras
+
+    loss = keras.losses.MeanSquaredError(reduction="sum")
+    y, p = keras.ops.zeros((3, 1)), keras.ops.ones((3, 1))
+    seen = []
+
+    def make(original):
+        def reduce(values, sample_weight=None, mask=None, **options):
+            seen.append((tuple(values.shape), options["reduction"]))
+            return 2 * original(values, sample_weight, mask, **options)
+
+        return reduce
+
+    assert float(loss(y, p)) == 3
+    with pytest.raises(ZeroDivisionError):  # noqa: SIM117
+        with _keras.loss_reduction_replaced(make):
+            assert float(loss(y, p)) == 6
+            assert float(
+                loss(y, p, sample_weight=keras.ops.array([1.0, 0.0, 0.0]))
+            ) == pytest.approx(2)
+            _ = 1 / 0
+    assert float(loss(y, p)) == 3
+    assert seen == [((3,), "sum")] * 2
+
+
+def test_layers_at_every_depth():
+    import keras
+
+    from keras_mwms import _keras
+
+    inner = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model = keras.Sequential([inner, keras.layers.BatchNormalization()])
+    names = [type(layer).__name__ for layer in _keras.layers_of(model)]
+    assert names.count("Sequential") == 2
+    assert {"Dense", "BatchNormalization"} <= set(names)
+
+
+def test_seeds_are_known_by_their_name():
+    import keras
+
+    from keras_mwms import _keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((2,)),
+            keras.layers.Dropout(0.5, seed=4),
+            keras.layers.BatchNormalization(),
+            keras.layers.GaussianNoise(0.1),
+        ]
+    )
+    seeds = [v for v in model.non_trainable_variables if _keras.is_seed(v)]
+    assert len(seeds) == 2
+    assert [v.shape for v in seeds] == [(2,)] * 2
+    assert int(numpy_of(seeds[0].value)[0]) == 4
+    assert not any(map(_keras.is_seed, model.weights))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_accumulated_gradients(scaled):
+    import keras
+
+    from keras_mwms import _keras
+
+    model = a_model(kernel_initializer="zeros")
+    plain = keras.optimizers.SGD(0.1)
+    assert _keras.accumulators_of(plain) == []
+    inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner) if scaled else inner
+    assert _keras.accumulators_of(optimizer) == []
+    model.compile(optimizer, "mse")
+    x, y = data(4)
+    for steps in (1, 2, 3):
+        model.train_on_batch(x, y)
+        sums = [numpy_of(v.value) for v in _keras.accumulators_of(optimizer)]
+        assert [s.shape for s in sums] == [(2, 1), (1,)]
+        assert all(np.any(s) for s in sums) == (steps < 3)
+        # Counted are the small steps, while `iterations` counts updates.
+        assert int(_keras.micro_steps_of(inner)) == steps
+        assert int(optimizer.iterations) == steps // 3
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_gradients_are_clipped_once_an_update(backend, scaled):
+    """After they are accumulated and unscaled; in all steps on JAX."""
+    import keras
+
+    inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    optimizer = (
+        keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
+        if scaled
+        else inner
+    )
+    model = a_model(kernel_initializer="zeros")
+    model.compile(optimizer, "mse", run_eagerly=True)
+    original, clipped = inner._clip_gradients, []
+
+    def clip(grads):
+        clipped.append(len(list(grads)))
+        return original(grads)
+
+    inner._clip_gradients = clip
+    for _ in range(4):
+        model.train_on_batch(*data(4))
+    assert clipped == [2] * (4 if backend == "jax" else 2)
