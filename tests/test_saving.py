@@ -20,7 +20,11 @@ def a_model(callbacks=(), epochs=1):
 
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
-        [keras.Input((3,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)]
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(4, "tanh"),
+            keras.layers.Dense(1),
+        ]
     )
     model.compile(keras.optimizers.Adam(0.01), "mse")
     keras_mwms.distribute(model)
@@ -61,12 +65,13 @@ def names_in(folder):
 def saved(folder):
     model = a_model()
     model.save(pathlib.Path(folder) / "whole.keras")
-    model.save(f"{folder}/whole.h5")
     model.save_weights(f"{folder}/some.weights.h5")
     # A name without a folder, below a folder that does not exist yet.
     os.chdir(folder)
     model.save("here.keras")
     model.save("new/there.keras")
+    # Last: it spoils what Keras saves afterwards, also without this package.
+    model.save("whole.h5")
     return state_of(model)
 
 

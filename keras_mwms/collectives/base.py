@@ -17,6 +17,10 @@ import numpy as np
 # memory beside the arrays.
 PACK_BYTES = 64 * 2**20
 
+# Bytes are filled up to a multiple of this: JAX compiles a program for each
+# new size.
+_BLOCK_BYTES = 4096
+
 
 class Pending(Protocol):
     """A reduction that is under way."""
@@ -248,13 +252,18 @@ class Collectives(abc.ABC):
 
     def _gather_bytes(self, data: bytes, kind: str) -> list[bytes]:
         size = np.array([len(data)], np.int64)
-        payload = np.frombuffer(data, np.uint8)
+        payload = np.zeros(_padded(size)[0], np.uint8)
+        payload[: len(data)] = np.frombuffer(data, np.uint8)
         with self._one_at_a_time(kind):
             # As bytes: JAX has no int64 by default.
-            sizes = self._gather(size.view(np.uint8), f"{kind}.sizes")
+            gathered = self._gather(size.view(np.uint8), f"{kind}.sizes")
             joined = self._gather(payload, kind)
-        ends = np.cumsum(sizes.view(np.int64))
-        return [part.tobytes() for part in np.split(joined, ends[:-1])]
+        sizes = gathered.view(np.int64)
+        parts = np.split(joined, np.cumsum(_padded(sizes))[:-1])
+        return [
+            part[:size].tobytes()
+            for part, size in zip(parts, sizes, strict=True)
+        ]
 
     def _gather(self, data: np.ndarray, kind: str) -> np.ndarray:
         """Joins arrays of uint8."""
@@ -286,6 +295,10 @@ def _copies(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 def _bytes_of(array: np.ndarray) -> np.ndarray:
     """The memory of an array in C order, as a vector of uint8."""
     return array.reshape(-1).view(np.uint8)
+
+
+def _padded(sizes: np.ndarray) -> np.ndarray:
+    return -(-sizes // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def _packs(vectors: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:

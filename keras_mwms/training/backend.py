@@ -81,6 +81,13 @@ class Backend(abc.ABC):
         """Runs `fn` eagerly, also while a graph is being traced."""
         return fn()
 
+    def spread_random_state(self, rank: int) -> None:  # noqa: B027
+        """Moves the backend's own random generator to a stream of `rank`.
+
+        Called on all but the chief. Most backends draw from Keras's seeds
+        alone.
+        """
+
     @abc.abstractmethod
     def train_step(
         self, model: Any, ring: Collectives, original: Callable[..., Any]

@@ -258,7 +258,9 @@ class Hooks:
             for v in optimizer.variables
         ]
         state.broadcast(self.ring, [*variables, *of_optimizers])
-        state.spread_seeds(self.ring, model)
+        if self.ring.rank:
+            state.spread_seeds(self.ring, model)
+            self._backend.spread_random_state(self.ring.rank)
         for _, optimizer in _optimizers_of(model):
             state.clear_others_accumulators(self.ring, optimizer)
 

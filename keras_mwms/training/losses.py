@@ -62,6 +62,9 @@ def _divisor(
     if reduction == "mean_with_sample_weight" and (
         mask is not None or sample_weight is not None
     ):
+        if sample_weight is not None:
+            # A copy: Keras multiplies the mask into what it is given.
+            sample_weight = ops.cast(sample_weight, "float32") * 1.0
         weight = _keras.apply_mask(
             sample_weight, mask, dtype="float32", reduction=reduction
         )

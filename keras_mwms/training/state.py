@@ -69,11 +69,10 @@ def broadcast(ring: Collectives, variables: Sequence[Any]) -> None:
 def spread_seeds(ring: Collectives, model: keras.Model) -> None:
     """Gives each replica a stream of random numbers of its own.
 
-    Called when the seeds are the chief's on every replica. The chief's stays
-    as it is, so that a world of one and what the chief saves do not change.
+    Called on all but the chief, when the seeds are the chief's everywhere.
+    The chief's stays as it is, so that what it saves is what one process
+    would save.
     """
-    if ring.rank == 0:
-        return
     for variable in model.non_trainable_variables:
         if _keras.is_seed(variable):
             state = keras.ops.convert_to_numpy(variable.value).copy()

@@ -17,6 +17,7 @@ from keras_mwms.training.backend import NONE
 from keras_mwms.training.backend import SPARSE
 from keras_mwms.training.backend import Backend
 from keras_mwms.training.backend import check_reduced
+from keras_mwms.training.state import SEED_STRIDE
 
 
 class TorchBackend(Backend):
@@ -55,6 +56,11 @@ class TorchBackend(Backend):
             elif there:
                 torch._foreach_mul_(there, share)
         return list(grads)
+
+    def spread_random_state(self, rank: int) -> None:
+        """Layers without a seed draw from PyTorch's global generator."""
+        drawn = int(torch.randint(2**31, ()))
+        torch.manual_seed(drawn + rank * SEED_STRIDE)
 
     def train_step(
         self, model: Any, ring: Collectives, original: Callable[..., Any]

@@ -36,11 +36,12 @@ def tensor(array: np.ndarray, dtype: str) -> Any:
 
 
 def host(value: Any) -> np.ndarray:
-    """A tensor's values as float64."""
+    """A tensor's values, which float32 can hold."""
     import keras
 
     assert not isinstance(value, np.ndarray)
-    return np.asarray(keras.ops.convert_to_numpy(value), np.float64)
+    # NumPy cannot read a scalar of bfloat16 from TensorFlow.
+    return keras.ops.convert_to_numpy(keras.ops.cast(value, "float32"))
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -98,7 +98,9 @@ def test_a_replica_without_rows_has_a_filler(backend):
     x, y = x_and_y()
     adapters = sharded(3, x[:9], y[:9], batch_size=4)
     # 2, 2, 0 rows twice, then one row.
-    shares = [[share for _, share in step] for step in epochs(adapters, backend)]
+    shares = [
+        [share for _, share in step] for step in epochs(adapters, backend)
+    ]
     assert shares == [[0.5, 0.5, 0], [0.5, 0.5, 0], [1, 0, 0]]
     third = [y for (_, y), _ in (s[2] for s in epochs(adapters, backend))]
     assert [y.tolist() for y in third] == [[0], [4], [8]]
@@ -258,7 +260,7 @@ def test_a_shuffled_epoch_is_that_of_one_process(cluster, backend, shuffle):
     ]
     assert joined == expected
     for epoch in joined:
-        assert sorted(sum(epoch, [])) == list(range(ROWS))
+        assert sorted(np.concatenate(epoch)) == list(range(ROWS))
         assert epoch[0] != list(range(BATCH))
     assert joined[0] != joined[1]
 

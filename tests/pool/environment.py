@@ -27,6 +27,9 @@ def base_environment() -> dict[str, str]:
         if not name.startswith(_LAUNCHERS) and name not in _RANKED
     }
     return inherited | {
+        # Pools that wait for their next test talk to each other all the same,
+        # every millisecond by default: ten of them keep a core busy.
+        "HOROVOD_CYCLE_TIME": "10",
         "KERAS_MWMS_START_TIMEOUT": "60",
         "KERAS_MWMS_TIMEOUT": "60",
         "MKL_NUM_THREADS": "1",

@@ -207,7 +207,11 @@ def saved_for_a21(path):
 
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
-        [keras.Input((3,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)]
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(4, "tanh"),
+            keras.layers.Dense(1),
+        ]
     )
     model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     model.fit(*rows_for_a21(), batch_size=5, shuffle=False, verbose=0)

@@ -245,9 +245,7 @@ def unfrozen():
     import keras_mwms
 
     def dense():
-        return keras.layers.Dense(
-            1, use_bias=False, kernel_initializer="ones"
-        )
+        return keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
 
     model = keras.Sequential([keras.Input((1,)), dense(), dense()])
     keras_mwms.distribute(model)
