@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras.src.losses import loss as _loss
+from keras.src.metrics import reduction_metrics as _means
 from keras.src.trainers import data_adapters as _adapters
 from keras.src.trainers.data_adapters import array_data_adapter as _arrays
 from keras.src.trainers.data_adapters import array_slicing as _slicing
@@ -133,22 +134,29 @@ def is_cached_evaluation(kwargs: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def loss_reduction_replaced(
-    make: Callable[[Callable[..., Any]], Callable[..., Any]],
+def reductions_replaced(
+    of_losses: Callable[[Callable[..., Any]], Callable[..., Any]],
+    of_means: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Iterator[None]:
-    """Replaces, for a while, how losses become one number.
+    """Replaces, for a while, how losses and metrics reduce values.
 
     Args:
-        make: gets `reduce_weighted_values(values, sample_weight, mask,
+        of_losses: gets `reduce_weighted_values(values, sample_weight, mask,
             reduction, dtype)`, through which `keras.losses.Loss.__call__`
             goes, and returns what stands in for it.
+        of_means: gets `reduce_to_samplewise_values(values, sample_weight,
+            reduce_fn, dtype)`, through which `Mean.update_state` goes, and
+            returns what stands in for it.
     """
-    original = _loss.reduce_weighted_values
-    _loss.reduce_weighted_values = make(original)
+    losses = _loss.reduce_weighted_values
+    means = _means.reduce_to_samplewise_values
+    _loss.reduce_weighted_values = of_losses(losses)
+    _means.reduce_to_samplewise_values = of_means(means)
     try:
         yield
     finally:
-        _loss.reduce_weighted_values = original
+        _loss.reduce_weighted_values = losses
+        _means.reduce_to_samplewise_values = means
 
 
 def trainable_variables_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:

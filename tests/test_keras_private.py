@@ -299,7 +299,7 @@ def test_losses_are_reduced_in_one_place():
     first = keras.ops.array([1.0, 0.0, 0.0])
 
     def fails_within():
-        with _keras.loss_reduction_replaced(make):
+        with _keras.reductions_replaced(make, lambda original: original):
             assert float(loss(y, p)) == 6
             assert float(loss(y, p, sample_weight=first)) == 2
             raise ZeroDivisionError
@@ -309,6 +309,26 @@ def test_losses_are_reduced_in_one_place():
         fails_within()
     assert float(loss(y, p)) == 3
     assert seen == [((3,), "sum")] * 2
+
+
+def test_means_of_numbers_go_through_one_reduction():
+    import keras
+
+    from keras_mwms import _keras
+
+    def make(original):
+        def reduce(values, sample_weight, reduce_fn, dtype):
+            assert sample_weight is None
+            assert reduce_fn is keras.ops.mean
+            return original(values, 0.25, reduce_fn, dtype)
+
+        return reduce
+
+    mean = keras.metrics.Mean()
+    with _keras.reductions_replaced(lambda original: original, make):
+        mean.update_state(keras.ops.array(8.0))
+    mean.update_state(keras.ops.array(3.0))
+    assert float(mean.result()) == (8 * 0.25 + 3) / 1.25
 
 
 def test_layers_at_every_depth():

@@ -57,7 +57,10 @@ class TensorFlowCollectives(Collectives):
 
     def all_gather(self, tensor: Any, name: str) -> Any:
         """Joins the tensors of all replicas on axis 0."""
-        (joined,) = self._in_graph(_gather_all, name, [tensor])
+        rows = tf.convert_to_tensor(tensor)
+        if rows.shape.rank == 0:
+            rows = tf.reshape(rows, [1])
+        (joined,) = self._in_graph(_gather_all, name, [rows])
         return joined
 
     def to_host(self, tensor: Any) -> np.ndarray:
@@ -143,9 +146,8 @@ def _gather_all(name: str, tensors: Sequence[Any]) -> list[Any]:
 
 
 def _gather(tensor: Any, name: str) -> Any:
-    rows = tensor if tensor.shape.rank else tf.reshape(tensor, [-1])
     joined = hvd.allgather(
-        _to_wire(rows), _node_name(name), ignore_name_scope=True
+        _to_wire(tensor), _node_name(name), ignore_name_scope=True
     )
     return _from_wire(joined, tensor.dtype)
 

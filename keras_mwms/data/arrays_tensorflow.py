@@ -25,7 +25,10 @@ class EpochDatasets:
         self._adapter = adapter
         self._batches: Iterator[np.ndarray] = iter(())
         self._started = True
-        example = adapter.local_batch(np.zeros((1,), np.int64), _NUMPY)
+        # tf.data would make tensors of lists.
+        example = keras.tree.lists_to_tuples(
+            adapter.local_batch(np.zeros((1,), np.int64), _NUMPY)
+        )
         leaves = _leaves(example)
         self._dataset = tf.data.Dataset.from_generator(
             self._rows, output_signature=tuple(map(_spec, leaves))

@@ -97,10 +97,7 @@ def _run(
     ring: Collectives, original: Callable[..., Any], state: Any, data: Any
 ) -> tuple[Any, Any, steps.Step]:
     data, step = steps.opened(ring, data)
-    with (
-        steps.entered(step),
-        _keras.loss_reduction_replaced(losses.corrected(step)),
-    ):
+    with losses.entered(step):
         logs, new_state = original(state, data)
     return logs, new_state, step
 

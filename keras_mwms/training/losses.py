@@ -1,21 +1,54 @@
-"""Makes each loss term the one of the global batch.
+"""Makes each loss term, and each mean, the one of the global batch.
 
 A term is a sum over rows by a divisor. The optimizer scales what comes out of
 a step by the replica's share of the rows, which makes means over rows right.
 A term with another divisor is corrected here, so that its value (for the
 logs) and its gradient both come out right: it is multiplied by its own share
 by the share of the rows.
+
+A `Mean` that is given one number a step (a loss, say) counts steps. One
+replica counts its share of a step, so that all together count it once.
 """
 
+import contextlib
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from keras import ops
 
 from keras_mwms import _keras
+from keras_mwms.training import step as steps
 from keras_mwms.training.step import Step
 
 MEANS = ("sum_over_batch_size", "mean")
+
+
+@contextlib.contextmanager
+def entered(step: Step) -> Iterator[None]:
+    """Makes `step` the current one, and losses and means those of all rows."""
+    with (
+        steps.entered(step),
+        _keras.reductions_replaced(corrected(step), by_share(step)),
+    ):
+        yield
+
+
+def by_share(step: Step) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a stand-in for Keras's `reduce_to_samplewise_values` in a step."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reduce_to_samplewise_values(
+            values: Any, sample_weight: Any, reduce_fn: Any, dtype: Any
+        ) -> Any:
+            is_number = len(getattr(values, "shape", ())) == 0
+            if sample_weight is None and is_number and reduce_fn is ops.mean:
+                sample_weight = step.share
+            return original(values, sample_weight, reduce_fn, dtype)
+
+        return reduce_to_samplewise_values
+
+    return make
 
 
 def corrected(

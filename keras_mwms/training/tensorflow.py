@@ -119,10 +119,7 @@ def _run(
     if step.may_be_empty:
         state = [*model.non_trainable_variables, *model.metrics_variables]
     before = [tf.identity(v.value) for v in state]
-    with (
-        steps.entered(step),
-        _keras.loss_reduction_replaced(losses.corrected(step)),
-    ):
+    with losses.entered(step):
         logs = original(data)
     # A step without rows leaves no trace in metrics and moving statistics.
     for variable, value in zip(state, before, strict=True):

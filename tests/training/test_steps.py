@@ -264,21 +264,40 @@ def test_a_layer_that_is_unfrozen_later(cluster, alone):
     assert cluster(2).run(unfrozen) == [expected] * 2
 
 
-def overflowing(row_of_rank):
-    """One replica's gradient is infinite: all skip the update together."""
+def overflowing(row_of_rank, every):
+    """Steps until the first update, then as many more with rows of 2."""
     import keras
 
     optimizer = keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.SGD(1.0), initial_scale=4.0
+        keras.optimizers.SGD(
+            1.0, gradient_accumulation_steps=every if every > 1 else None
+        ),
+        initial_scale=4.0,
     )
     model = toy(optimizer)
     model.train_on_batch(*rows(row_of_rank))
     kernel = float(model.get_weights()[0][0, 0])
     scale = float(optimizer.dynamic_scale)
-    model.train_on_batch(*rows(2))
+    for _ in range(every):
+        model.train_on_batch(*rows(2))
     return kernel, scale, float(model.get_weights()[0][0, 0])
 
 
-def test_an_overflow_on_one_replica_skips_the_update_on_all(cluster):
+@pytest.mark.parametrize("every", [1, 2])
+def test_an_overflow_on_one_replica_skips_the_update_on_all(cluster, every):
     values = PerRank([1.0, float("inf")])
-    assert cluster(2).run(overflowing, values) == [(0.0, 2.0, -2.0)] * 2
+    got = cluster(2).run(overflowing, values, every)
+    assert got == [(0.0, 2.0, -2.0)] * 2
+
+
+def accumulated_over_two_fits():
+    import keras
+
+    model = toy(keras.optimizers.SGD(1.0, gradient_accumulation_steps=2))
+    return [
+        fit(model, *rows(row, row), batch_size=2)["kernel"] for row in (1, 3)
+    ]
+
+
+def test_accumulation_goes_on_in_the_next_fit(cluster):
+    assert cluster(2).run(accumulated_over_two_fits) == [[[0], [-2]]] * 2
