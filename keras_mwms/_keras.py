@@ -182,6 +182,22 @@ def accumulators_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     return [v for v in inner._accumulated_gradients if v is not None]
 
 
+def wrap_clipping(
+    optimizer: keras.optimizers.Optimizer,
+    around: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> None:
+    """Puts something around the clipping of accumulated gradients.
+
+    It is the first thing that an optimizer does with them: on TensorFlow and
+    PyTorch in the micro-steps that update alone, on JAX in all.
+
+    Args:
+        optimizer: the optimizer.
+        around: gets its `clip(grads)` and returns what stands in for it.
+    """
+    optimizer._clip_gradients = around(optimizer._clip_gradients)
+
+
 def micro_steps_of(optimizer: keras.optimizers.Optimizer) -> Any:
     """How often an optimizer was applied, updates or not: a variable.
 

@@ -174,13 +174,15 @@ def test_two_optimizers(cluster, alone, backend):
     assert_as_alone(got, expected)
 
 
-def on_batches(first, last):
+def on_batches(kind, seed, first, last):
+    """Steps without fit, which do not say how many rows the others have."""
     import keras
 
     import keras_mwms
 
-    keras.utils.set_random_seed(9)
-    model = keras_mwms.distribute(compiled(a_model()))
+    keras.utils.set_random_seed(seed)
+    model = keras_mwms.distribute(compiled(a_model(kind)))
+    compiled(model)
     x, y = data()
     for start in (0, BATCH):
         rows = slice(start + first, start + last)
@@ -188,10 +190,13 @@ def on_batches(first, last):
     return facts_of(model)
 
 
-def test_train_on_batch_takes_a_replicas_own_rows(cluster, alone):
+@pytest.mark.parametrize("kind", ["sequential", "subclassed"])
+def test_train_on_batch_takes_a_replicas_own_rows(cluster, alone, kind):
     """Three rows here and two there are one global batch of five."""
-    got = cluster(2).run(on_batches, PerRank([0, 3]), PerRank([3, 5]))
-    assert_as_alone(got, alone(on_batches, 0, 5))
+    got = cluster(2).run(
+        on_batches, kind, PerRank([9, 10]), PerRank([0, 3]), PerRank([3, 5])
+    )
+    assert_as_alone(got, alone(on_batches, kind, 9, 0, 5))
 
 
 def dropped(seed):

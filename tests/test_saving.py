@@ -234,6 +234,19 @@ def test_a17_the_chief_alone_may_save(cluster, tmp_path):
     assert names_in(tmp_path) == ["between.keras", "in.keras"]
 
 
+def saved_by_another_alone(folder):
+    import keras_mwms
+
+    model = a_model()
+    if not keras_mwms.is_chief():
+        model.save(f"{folder}/model.keras")
+
+
+def test_nobody_but_the_chief_writes(cluster, tmp_path):
+    cluster(2).run(saved_by_another_alone, str(tmp_path))
+    assert names_in(tmp_path) == []
+
+
 def saved_badly(path, fails):
     """A layer whose weights cannot be written, after others that can."""
     import keras

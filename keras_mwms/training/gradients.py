@@ -74,9 +74,7 @@ class GradientReducer:
                 optimizer.stateless_apply
             )
         if self._accumulates:
-            self._inner._clip_gradients = self._around_clip(
-                self._inner._clip_gradients
-            )
+            _keras.wrap_clipping(self._inner, self._around_clip)
             if scales_loss:
                 optimizer.check_finite = self._around_check_finite(
                     optimizer.check_finite
@@ -117,7 +115,7 @@ class GradientReducer:
 
     def _around_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def _clip_gradients(grads: Any) -> Any:
+        def clip(grads: Any) -> Any:
             reduced = self._backend.on_update(
                 self._inner,
                 list(grads),
@@ -125,7 +123,7 @@ class GradientReducer:
             )
             return original(reduced)
 
-        return _clip_gradients
+        return clip
 
     def _around_check_finite(
         self, original: Callable[..., Any]
