@@ -30,6 +30,11 @@ squeeze_or_expand_to_same_rank = _loss.squeeze_or_expand_to_same_rank
 finish_logs_name = "_get_metrics_result_or_logs"
 
 
+# Where a layer on PyTorch keeps its variables for `named_parameters`. What
+# stands elsewhere belongs to a module that the layer wraps.
+TORCH_VARIABLES = "_torch_params"
+
+
 def array_adapter(*args: Any, **kwargs: Any) -> DataAdapter:
     """Keras's own adapter for arrays: it checks and packs what users pass."""
     return _arrays.ArrayDataAdapter(*args, **kwargs)

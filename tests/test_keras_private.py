@@ -343,6 +343,20 @@ def test_layers_at_every_depth():
     assert {"Dense", "BatchNormalization"} <= set(names)
 
 
+@pytest.mark.backend("torch")
+def test_where_variables_stand_on_torch():
+    import keras
+    import torch
+
+    from keras_mwms import _keras
+
+    layer = keras.layers.TorchModuleWrapper(torch.nn.Linear(2, 1))
+    paths = [name for name, _ in layer.named_parameters(remove_duplicate=False)]
+    own = [p for p in paths if _keras.TORCH_VARIABLES not in p]
+    assert own == ["module.weight", "module.bias"]
+    assert len(paths) == 4
+
+
 def test_seeds_are_known_by_their_name():
     import keras
 

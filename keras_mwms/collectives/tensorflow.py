@@ -10,6 +10,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 from horovod.tensorflow import mpi_ops
+from tensorflow.core.framework import attr_value_pb2
 
 from keras_mwms.collectives.base import Collectives
 from keras_mwms.collectives.base import Done
@@ -123,22 +124,21 @@ def _sum(tensor: Any, name: str) -> Any:
     total = mpi_ops._allreduce(
         wire, _node_name(name), op=hvd.Sum, ignore_name_scope=True
     )
-    return tf.cast(total, tensor.dtype)
+    return tf.cast(_told_apart(total, name), tensor.dtype)
 
 
 def _broadcast_all(name: str, tensors: Sequence[Any], root: int) -> list[Any]:
     return [
-        _from_wire(
-            hvd.broadcast(
-                _to_wire(tensor),
-                root,
-                _node_name(f"{name}.{i}"),
-                ignore_name_scope=True,
-            ),
-            tensor.dtype,
-        )
+        _broadcast(tensor, f"{name}.{i}", root)
         for i, tensor in enumerate(tensors)
     ]
+
+
+def _broadcast(tensor: Any, name: str, root: int) -> Any:
+    received = hvd.broadcast(
+        _to_wire(tensor), root, _node_name(name), ignore_name_scope=True
+    )
+    return _from_wire(_told_apart(received, name), tensor.dtype)
 
 
 def _gather_all(name: str, tensors: Sequence[Any]) -> list[Any]:
@@ -149,7 +149,7 @@ def _gather(tensor: Any, name: str) -> Any:
     joined = hvd.allgather(
         _to_wire(tensor), _node_name(name), ignore_name_scope=True
     )
-    return _from_wire(joined, tensor.dtype)
+    return _from_wire(_told_apart(joined, name), tensor.dtype)
 
 
 def _node_name(name: str) -> str:
@@ -158,6 +158,18 @@ def _node_name(name: str) -> str:
     Horovod drops all up to the last slash: that is the scope of the caller.
     """
     return re.sub(r"[^A-Za-z0-9_.-]", "_", f"mwms.{name}")
+
+
+def _told_apart(result: Any, name: str) -> Any:
+    """Keeps TensorFlow from merging operations with equal inputs.
+
+    Horovod's operations do not count as stateful. Where one replica has the
+    same zeros twice, its graph optimizer would send them once, and the others
+    would wait for the second: so each operation gets an attribute of its own.
+    """
+    value = attr_value_pb2.AttrValue(s=name.encode())
+    result.op._set_attr("_keras_mwms_name", value)
+    return result
 
 
 def _to_wire(tensor: Any) -> Any:

@@ -81,6 +81,17 @@ class Backend(abc.ABC):
         """Runs `fn` eagerly, also while a graph is being traced."""
         return fn()
 
+    def paths_of(self, model: Any) -> dict[int, str]:
+        """Paths of variables whose own name says nothing.
+
+        Args:
+            model: a built model.
+
+        Returns:
+            From the identity of a variable to its path in the model.
+        """
+        return {}
+
     def spread_random_state(self, rank: int) -> None:  # noqa: B027
         """Moves the backend's own random generator to a stream of `rank`.
 

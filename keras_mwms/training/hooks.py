@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_mwms import _keras
 from keras_mwms import data
@@ -44,7 +45,14 @@ class Hooks:
         self._synchronized: list[Any] = []
         self._original = {
             name: getattr(model, name)
-            for name in ("compile", "fit", "evaluate", "predict")
+            for name in (
+                "compile",
+                "fit",
+                "evaluate",
+                "predict",
+                "train_on_batch",
+                "test_on_batch",
+            )
         }
         self._evaluating = False
 
@@ -192,6 +200,31 @@ class Hooks:
         )
         return predictions.joined(self.ring, shard, outputs, steps)
 
+    def _train_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        self._prepare_batch(x, *args, **kwargs)
+        return self._original["train_on_batch"](x, *args, **kwargs)
+
+    def _test_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        self._prepare_batch(x, *args, **kwargs)
+        return self._original["test_on_batch"](x, *args, **kwargs)
+
+    def _prepare_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        **_: Any,
+    ) -> None:
+        """Like `_prepare`, for a batch that comes without an adapter."""
+        self._hook_optimizers()
+        if not _keras.is_built(self.model):
+            batch = keras.tree.map_structure(
+                lambda a: None if a is None else np.asarray(a),
+                (x, y, sample_weight),
+            )
+            self._backend.build(self.model, batch)
+        self._synchronize_if_new()
+
     def _finish(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def finish_logs(logs: Any) -> Any:
@@ -248,7 +281,9 @@ class Hooks:
         """Starts from the chief's state. Every replica calls."""
         model = self.model
         variables = list(model.variables)
-        order = state.agreed_order(self.ring, variables)
+        order = state.agreed_order(
+            self.ring, variables, self._backend.paths_of(model)
+        )
         variables = [variables[i] for i in order]
         self._synchronized = variables
         self._index = {id(v): i for i, v in enumerate(variables)}
@@ -279,6 +314,8 @@ def _optimizers_of(
     """
     found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
     for attribute, value in sorted(vars(model).items()):
+        if attribute.startswith("_self_"):
+            continue  # TensorFlow's own tracking of what stands elsewhere.
         for label, candidate in _labelled(attribute, value):
             if isinstance(candidate, keras.optimizers.Optimizer):
                 found.setdefault(id(candidate), (label, candidate))

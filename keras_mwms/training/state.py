@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,9 @@ from keras_mwms.collectives import Collectives
 SEED_STRIDE = 1_000_003
 
 
-def agreed_order(ring: Collectives, variables: Sequence[Any]) -> list[int]:
+def agreed_order(
+    ring: Collectives, variables: Sequence[Any], paths: Mapping[int, str]
+) -> list[int]:
     """Pairs this replica's variables with the chief's.
 
     Variables pair by path where every replica has the same paths, in
@@ -24,6 +27,7 @@ def agreed_order(ring: Collectives, variables: Sequence[Any]) -> list[int]:
     Args:
         ring: the collectives; every replica calls.
         variables: this replica's variables.
+        paths: from the identity of a variable to a better path than its own.
 
     Returns:
         For each variable of the chief, in the chief's order, the position of
@@ -33,7 +37,7 @@ def agreed_order(ring: Collectives, variables: Sequence[Any]) -> list[int]:
         ValueError: on every replica alike, if some replica's variables do
             not fit the chief's. The message names the first that differs.
     """
-    mine = [_described(v) for v in variables]
+    mine = [_described(v, paths.get(id(v), v.path)) for v in variables]
     digest = hashlib.sha256(json.dumps(mine).encode()).hexdigest()
     if len(set(ring.gather_values(digest))) == 1:
         return list(range(len(mine)))
@@ -128,9 +132,9 @@ def merge_accumulators(
         variable.assign(total if ring.rank == 0 else np.zeros_like(total))
 
 
-def _described(variable: Any) -> list[Any]:
+def _described(variable: Any, path: str) -> list[Any]:
     shape = [-1 if d is None else int(d) for d in variable.shape]
-    return [variable.path, shape, str(variable.dtype), variable.trainable]
+    return [path, shape, str(variable.dtype), variable.trainable]
 
 
 def _mismatch(chief: list[Any], other: list[Any]) -> str | None:

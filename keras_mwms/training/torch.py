@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import losses
 from keras_mwms.training import step as steps
@@ -56,6 +57,22 @@ class TorchBackend(Backend):
                 torch._foreach_mul_(there, share)
         return list(grads)
 
+    def paths_of(self, model: Any) -> dict[int, str]:
+        """Paths of the parameters of PyTorch modules inside of the model.
+
+        Keras numbers them in the order of their creation (keras issue
+        19885); the module knows them by the attributes they stand in.
+        """
+        paths: dict[int, str] = {}
+        for path, tensor in _named_tensors(model):
+            if _keras.TORCH_VARIABLES not in path:
+                paths.setdefault(id(tensor), path)
+        return {
+            id(v): paths[id(v.value)]
+            for v in model.variables
+            if id(v.value) in paths
+        }
+
     def spread_random_state(self, rank: int) -> None:
         """Layers without a seed draw from PyTorch's global generator."""
         drawn = int(torch.randint(2**31, ()))
@@ -91,6 +108,11 @@ class TorchBackend(Backend):
                 return original(data)
 
         return test_step
+
+
+def _named_tensors(model: Any) -> Iterator[tuple[str, Any]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
 
 
 @contextmanager
