@@ -1,7 +1,5 @@
 """What each replica reads of arrays."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 
@@ -168,9 +166,6 @@ def test_class_weights_become_weights_of_rows(backend):
             np.testing.assert_array_equal(weights.ravel(), expected.ravel())
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("pandas") is None, reason="needs pandas"
-)
 def test_pandas(backend):
     import pandas as pd
 
