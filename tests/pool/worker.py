@@ -80,6 +80,8 @@ def clean_up() -> None:
     if keras is not None:
         keras.utils.clear_session()
     gc.collect()
+    # What is left (the frameworks) stays: the next round need not look at it.
+    gc.freeze()
 
 
 def serve(connection: Connection) -> None:
