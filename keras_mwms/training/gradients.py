@@ -207,7 +207,7 @@ class GradientReducer:
         if self._backend.never_none:
             return list(grads)
         order = self._order(variables)
-        key = tuple(order)
+        key = tuple(self._index_of(variables[i]) for i in order)
         if key not in self._agreed:
             of_all = self._backend.outside_graph(
                 lambda: self.ring.gather_values([kinds[i] for i in order])
