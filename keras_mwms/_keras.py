@@ -6,11 +6,11 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import keras
 import numpy as np
+from keras.src.backend.common import masking as _masking
 from keras.src.losses import loss as _loss
 from keras.src.metrics import reduction_metrics as _means
 from keras.src.trainers import data_adapters as _adapters
@@ -138,30 +138,61 @@ def is_cached_evaluation(kwargs: dict[str, Any]) -> bool:
     return bool(kwargs.get("_use_cached_eval_dataset"))
 
 
-@contextmanager
-def reductions_replaced(
-    of_losses: Callable[[Callable[..., Any]], Callable[..., Any]],
-    of_means: Callable[[Callable[..., Any]], Callable[..., Any]],
-) -> Iterator[None]:
-    """Replaces, for a while, how losses and metrics reduce values.
+Adapt = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def adapt_losses(of_call: Adapt, of_reduction: Adapt) -> None:
+    """Changes, for good, how losses are computed.
 
     Args:
-        of_losses: gets `reduce_weighted_values(values, sample_weight, mask,
-            reduction, dtype)`, through which `keras.losses.Loss.__call__`
-            goes, and returns what stands in for it.
-        of_means: gets `reduce_to_samplewise_values(values, sample_weight,
-            reduce_fn, dtype)`, through which `Mean.update_state` goes, and
+        of_call: gets `Loss.__call__(self, y_true, y_pred, sample_weight)` and
             returns what stands in for it.
+        of_reduction: likewise `reduce_weighted_values(values, sample_weight,
+            mask, reduction, dtype)`, through which `Loss.__call__` goes.
     """
-    losses = _loss.reduce_weighted_values
-    means = _means.reduce_to_samplewise_values
-    _loss.reduce_weighted_values = of_losses(losses)
-    _means.reduce_to_samplewise_values = of_means(means)
-    try:
-        yield
-    finally:
-        _loss.reduce_weighted_values = losses
-        _means.reduce_to_samplewise_values = means
+    _loss.Loss.__call__ = of_call(_loss.Loss.__call__)
+    _loss.reduce_weighted_values = of_reduction(_loss.reduce_weighted_values)
+
+
+def adapt_means(of_update: Adapt, of_reduction: Adapt) -> None:
+    """Changes, for good, how metrics take means.
+
+    Args:
+        of_update: gets `MeanMetricWrapper.update_state(self, y_true, y_pred,
+            sample_weight)` and returns what stands in for it.
+        of_reduction: likewise `reduce_to_samplewise_values(values,
+            sample_weight, reduce_fn, dtype)`, through which
+            `Mean.update_state` goes.
+    """
+    wrapper = _means.MeanMetricWrapper
+    wrapper.update_state = of_update(wrapper.update_state)
+    _means.reduce_to_samplewise_values = of_reduction(
+        _means.reduce_to_samplewise_values
+    )
+
+
+def values_of(of: Any, y_true: Any, y_pred: Any) -> Any:
+    """What a loss or a wrapped metric computes before it is reduced.
+
+    Args:
+        of: a `Loss` or a `MeanMetricWrapper`.
+        y_true: targets.
+        y_pred: predictions.
+
+    Returns:
+        A tensor; of shape `(rows, ...)` if the rows are not reduced yet.
+    """
+    if isinstance(of, _means.MeanMetricWrapper):
+        return of._fn(y_true, y_pred, **of._fn_kwargs)
+    y_true, y_pred = keras.tree.map_structure(
+        lambda x: keras.ops.convert_to_tensor(x, dtype=of.dtype),
+        (y_true, y_pred),
+    )
+    return of.call(y_true, y_pred)
+
+
+mask_of = _masking.get_keras_mask
+set_mask = _masking.set_keras_mask
 
 
 def trainable_variables_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:

@@ -19,7 +19,7 @@ def public_names():
         if not name.startswith("_")
         and not inspect.ismodule(value)
         and getattr(value, "__module__", None) not in ("typing", "contextlib")
-        and name not in ("Callable", "Iterator", "DataAdapter")
+        and name not in ("Callable", "Iterator", "DataAdapter", "Adapt")
     ]
 
 
@@ -280,6 +280,26 @@ def test_fit_says_when_its_evaluation_is_cached():
     assert cached == [True, False]
 
 
+@pytest.fixture
+def adaptable(monkeypatch):
+    """Puts back at the end what `adapt_...` changes for good."""
+    from keras.src.losses import loss
+    from keras.src.metrics import reduction_metrics as means
+
+    for owner, name in [
+        (loss.Loss, "__call__"),
+        (loss, "reduce_weighted_values"),
+        (means.MeanMetricWrapper, "update_state"),
+        (means, "reduce_to_samplewise_values"),
+    ]:
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+
+
+def unchanged(original):
+    return original
+
+
+@pytest.mark.usefixtures("adaptable")
 def test_losses_are_reduced_in_one_place():
     import keras
 
@@ -297,20 +317,34 @@ def test_losses_are_reduced_in_one_place():
         return reduce
 
     first = keras.ops.array([1.0, 0.0, 0.0])
-
-    def fails_within():
-        with _keras.reductions_replaced(make, lambda original: original):
-            assert float(loss(y, p)) == 6
-            assert float(loss(y, p, sample_weight=first)) == 2
-            raise ZeroDivisionError
-
     assert float(loss(y, p)) == 3
-    with pytest.raises(ZeroDivisionError):
-        fails_within()
-    assert float(loss(y, p)) == 3
+    _keras.adapt_losses(unchanged, make)
+    assert float(loss(y, p)) == 6
+    assert float(loss(y, p, sample_weight=first)) == 2
     assert seen == [((3,), "sum")] * 2
 
 
+@pytest.mark.usefixtures("adaptable")
+def test_losses_are_called_in_one_place():
+    from keras_mwms import _keras
+
+    def make(original):
+        def call(self, y_true, y_pred, sample_weight=None):
+            assert self.name == "mse"
+            return 10 * original(self, y_true, y_pred, sample_weight)
+
+        return call
+
+    x, y = data()
+    model = a_model(kernel_initializer="zeros")
+    before = model.evaluate(x, y, return_dict=True, verbose=0)["loss"]
+    _keras.adapt_losses(make, unchanged)
+    model.compile("sgd", "mse")
+    after = model.evaluate(x, y, return_dict=True, verbose=0)["loss"]
+    assert after == pytest.approx(10 * before)
+
+
+@pytest.mark.usefixtures("adaptable")
 def test_means_of_numbers_go_through_one_reduction():
     import keras
 
@@ -325,10 +359,66 @@ def test_means_of_numbers_go_through_one_reduction():
         return reduce
 
     mean = keras.metrics.Mean()
-    with _keras.reductions_replaced(lambda original: original, make):
-        mean.update_state(keras.ops.array(8.0))
     mean.update_state(keras.ops.array(3.0))
+    _keras.adapt_means(unchanged, make)
+    mean.update_state(keras.ops.array(8.0))
     assert float(mean.result()) == (8 * 0.25 + 3) / 1.25
+
+
+@pytest.mark.usefixtures("adaptable")
+def test_metric_functions_are_called_in_one_place():
+    import keras
+
+    from keras_mwms import _keras
+
+    def make(original):
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            return original(self, y_true, y_pred + 1, sample_weight)
+
+        return update_state
+
+    _keras.adapt_means(make, unchanged)
+    for metric in (
+        keras.metrics.MeanAbsoluteError(),
+        keras.metrics.MeanMetricWrapper(lambda y, p: keras.ops.mean(p - y)),
+    ):
+        metric.update_state(keras.ops.zeros((3, 1)), keras.ops.ones((3, 1)))
+        assert float(metric.result()) == 2
+
+
+def test_values_of_losses_and_metrics_before_they_are_reduced():
+    import keras
+
+    from keras_mwms import _keras
+
+    y, p = keras.ops.zeros((3, 2)), keras.ops.ones((3, 2))
+
+    def in_one(y_true, y_pred, times=1.0):
+        return keras.ops.sum(y_pred - y_true) * times
+
+    for of, shape, total in [
+        (keras.losses.MeanSquaredError(), (3,), 3),
+        (keras.losses.Dice(), (), 1),
+        (keras.metrics.MeanSquaredError(), (3,), 3),
+        (keras.metrics.MeanMetricWrapper(in_one, times=2.0), (), 12),
+    ]:
+        values = numpy_of(_keras.values_of(of, y, p))
+        assert values.shape == shape
+        assert values.sum() == pytest.approx(total)
+
+
+def test_masks_are_attached_to_tensors():
+    import keras
+
+    from keras_mwms import _keras
+
+    tensor = keras.ops.zeros((2, 3))
+    assert _keras.mask_of(tensor) is None
+    assert _keras.mask_of(None) is None
+    _keras.set_mask(tensor, keras.ops.ones((2, 3), "bool"))
+    assert numpy_of(_keras.mask_of(tensor)).all()
+    masked = keras.layers.Masking()(keras.ops.zeros((2, 3, 1)))
+    assert numpy_of(_keras.mask_of(masked)).tolist() == [[False] * 3] * 2
 
 
 def test_layers_at_every_depth():

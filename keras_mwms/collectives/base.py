@@ -54,12 +54,16 @@ class Collectives(abc.ABC):
     Attributes:
         rank: this replica's number, chief 0.
         size: the number of replicas.
+        traces: a step may be traced into a program.
+        static_shapes: what is traced has shapes that are known then.
         needs_order: operations traced into one program must depend on each
             other, so that all replicas run them in the same order.
     """
 
     rank: int
     size: int
+    traces = True
+    static_shapes = False
     needs_order = False
 
     def __init__(self) -> None:

@@ -16,6 +16,7 @@ from keras_mwms.engine.jax import ops
 class JaxCollectives(Collectives):
     """The ring seen from JAX; Horovod is initialized already."""
 
+    static_shapes = True
     needs_order = True
 
     def __init__(self) -> None:

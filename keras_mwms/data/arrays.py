@@ -10,9 +10,8 @@ import numpy as np
 
 from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
+from keras_mwms.data import batches
 from keras_mwms.data import slices
-from keras_mwms.data.batches import Shard
-from keras_mwms.data.batches import SparseShard
 
 
 class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
@@ -33,8 +32,8 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
             none is given.
         shuffle: as `fit` takes it: `False`, `True` or `"batch"`.
         class_weight: as `fit` takes it.
-        with_share: whether batches come as `Shard`; `predict` takes them
-            plain.
+        with_share: whether batches come as `Shard` or one of its kin;
+            `predict` takes them plain.
     """
 
     def __init__(
@@ -71,12 +70,11 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
             shuffle,
         )
         self._with_share = with_share
-        self._kind = (
-            SparseShard
-            if slices.leaves_someone_empty(
+        self._shard = batches.maker(
+            keras.backend.backend(),
+            slices.leaves_someone_empty(
                 self._rows, self._batch_size, collectives.size
-            )
-            else Shard
+            ),
         )
 
     @property
@@ -180,15 +178,14 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
             convert: name of the sliceable's method that makes the result.
 
         Returns:
-            A `Shard` or `SparseShard`, or the plain batch for `predict`.
+            A `Shard` or one of its kin, or the plain batch for `predict`.
         """
-        own = batch[
-            slices.slice_of(len(batch), self._ring.size, self._ring.rank)
-        ]
+        size, rank = self._ring.size, self._ring.rank
+        own = batch[slices.slice_of(len(batch), size, rank)]
         data = self._take(own if len(own) else batch[:1], convert)
         if not self._with_share:
             return data
-        return self._kind(data, np.float32(len(own) / len(batch)))
+        return self._shard(data, slices.rows_of(len(batch), size))
 
     def _epoch(self, convert: str) -> Iterator[Any]:
         batches = self.start_epoch()

@@ -1,5 +1,7 @@
 """Which rows of a global batch belong to which replica."""
 
+import numpy as np
+
 
 def slice_of(rows: int, replicas: int, replica: int) -> slice:
     """The rows of a global batch that one replica takes.
@@ -26,6 +28,24 @@ def slice_of(rows: int, replicas: int, replica: int) -> slice:
     return slice(start, min(start + each, rows))
 
 
+def rows_of(rows: int, replicas: int) -> np.ndarray:
+    """How many rows of a global batch each replica takes.
+
+    Args:
+        rows: number of rows of the global batch.
+        replicas: number of replicas.
+
+    Returns:
+        int32 of shape `(replicas,)`.
+
+    Example:
+        >>> rows_of(4, 3).tolist()
+        [2, 2, 0]
+    """
+    parts = [slice_of(rows, replicas, r) for r in range(replicas)]
+    return np.array([part.stop - part.start for part in parts], np.int32)
+
+
 def leaves_someone_empty(rows: int, batch_size: int, replicas: int) -> bool:
     """Whether some replica has no rows in some step of an epoch.
 
@@ -38,9 +58,4 @@ def leaves_someone_empty(rows: int, batch_size: int, replicas: int) -> bool:
         True if so.
     """
     kinds = {min(batch_size, rows), rows % batch_size or batch_size}
-    last = replicas - 1
-    return any(_empty(slice_of(kind, replicas, last)) for kind in kinds)
-
-
-def _empty(part: slice) -> bool:
-    return bool(part.start == part.stop)
+    return any(rows_of(kind, replicas)[-1] == 0 for kind in kinds)

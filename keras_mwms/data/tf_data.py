@@ -77,16 +77,15 @@ class ShardedDataset(_keras.DataAdapter):  # type: ignore[misc]
 
 def _slice(batch: Any, size: int, rank: int) -> SparseShard:
     leaves = [x for x in keras.tree.flatten(batch) if x is not None]
-    rows = tf.shape(leaves[0])[0]
-    each = -(-rows // size)
-    start = tf.minimum(rank * each, rows)
-    stop = tf.minimum(start + each, rows)
-    own = stop - start
+    total = tf.shape(leaves[0])[0]
+    each = -(-total // size)
+    starts = tf.minimum(tf.range(size) * each, total)
+    rows = tf.minimum(starts + each, total) - starts
     # The first row stands in where the replica has none.
-    first = tf.where(own > 0, start, 0)
-    last = tf.where(own > 0, stop, tf.minimum(rows, 1))
-    data = keras.tree.map_structure(lambda x: x[first:last], batch)
-    return SparseShard(data, tf.cast(own / rows, tf.float32))
+    start = tf.where(rows[rank] > 0, starts[rank], 0)
+    stop = start + tf.maximum(rows[rank], tf.minimum(total, 1))
+    data = keras.tree.map_structure(lambda x: x[start:stop], batch)
+    return SparseShard(data, rows)
 
 
 def _check_policy(dataset: tf.data.Dataset) -> None:

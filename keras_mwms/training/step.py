@@ -8,29 +8,64 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_mwms.collectives import Collectives
 from keras_mwms.data.batches import Shard
 from keras_mwms.data.batches import SparseShard
+from keras_mwms.data.batches import StaticShard
 
 
 class Step:
     """One training or evaluation step, while it runs or is traced.
 
-    Attributes:
+    Args:
         ring: the collectives.
-        share: this replica's rows by the rows of the global batch, a scalar.
-        may_be_empty: whether the share can be 0.
+        rows: how many rows of the step each replica has, in rank order:
+            integers of shape `(replicas,)`. Numbers of the host where they
+            are known while a step is traced.
+        may_be_empty: whether this replica may have none.
+        is_sliced: whether the replicas have slices of one batch, so that
+            their arrays differ in axis 0 only.
+        after: an array that came out of an operation of this step.
+
+    Attributes:
+        share: this replica's rows by the rows of the step, a scalar.
+        inverse_share: 1 by the share, 0 where the share is 0.
         reductions: how often gradients were reduced so far.
     """
 
-    def __init__(self, ring: Collectives, share: Any, may_be_empty: bool):
+    def __init__(
+        self,
+        ring: Collectives,
+        rows: Any,
+        *,
+        may_be_empty: bool,
+        is_sliced: bool = True,
+        after: Any = None,
+    ):
         self.ring = ring
-        self.share = share
-        self.may_be_empty = may_be_empty
+        self.rows = rows
+        self.is_sliced = is_sliced
         self.reductions = 0
+        own, total = rows[ring.rank], sum(rows[r] for r in range(ring.size))
+        if _is_known(rows):
+            self.may_be_empty = own == 0
+            self.share: Any = float(own / total)
+            self.inverse_share: Any = float(total / own) if own else 0.0
+        else:
+            self.may_be_empty = may_be_empty
+            own, total = ops.cast(own, "float32"), ops.cast(total, "float32")
+            self.share = ops.divide_no_nan(own, total)
+            self.inverse_share = ops.divide_no_nan(total, own)
         self._used: collections.Counter[str] = collections.Counter()
-        self._link: Any = None
+        self._link = None if after is None else ops.cast(after[:1], "float32")
+
+    @property
+    def can_gather(self) -> bool:
+        """Whether `gather` works: on JAX it needs to know all numbers."""
+        return _is_known(self.rows) or not self.ring.static_shapes
 
     def all_reduce(
         self, tensors: Sequence[Any], base: str, *, in_branch: bool = False
@@ -53,11 +88,41 @@ class Step:
         # Two operations that do not depend on each other may be run in
         # another order by another replica, which would wait for ever: one
         # element of each goes into the next.
-        link = keras.ops.zeros((1,)) if self._link is None else self._link
+        link = ops.zeros((1,)) if self._link is None else self._link
         *sums, link = self.ring.all_reduce([*tensors, link], name)
         if not in_branch:
             self._link = link
         return sums
+
+    def gather(self, tensors: Sequence[Any], base: str) -> list[Any]:
+        """Joins the rows of all replicas, in rank order.
+
+        Gradients flow to this replica's own rows only: summed over the
+        replicas they are those of the joined rows. Filler rows are left out.
+
+        Args:
+            tensors: tensors of shape `(own rows, ...)`.
+            base: what the operation is for.
+
+        Returns:
+            Tensors of shape `(rows of all, ...)`.
+        """
+        rank = self.ring.rank
+        before = _sum(self.rows, 0, rank)
+        after = _sum(self.rows, rank + 1, self.ring.size)
+        own = [tensor[: self.rows[rank]] for tensor in tensors]
+        placed = [
+            _between_zeros(ops.stop_gradient(tensor), before, after)
+            for tensor in own
+        ]
+        return [
+            ops.concatenate(
+                [joined[:before], mine, joined[before + self.rows[rank] :]]
+            )
+            for joined, mine in zip(
+                self.all_reduce(placed, base), own, strict=True
+            )
+        ]
 
 
 _ACTIVE: contextvars.ContextVar[Step | None] = contextvars.ContextVar(
@@ -71,11 +136,11 @@ def current() -> Step | None:
 
 
 @contextlib.contextmanager
-def entered(step: Step) -> Iterator[Step]:
-    """Makes `step` the current one."""
+def entered(step: Step | None) -> Iterator[None]:
+    """Makes `step` the current one; with None, there is none."""
     token = _ACTIVE.set(step)
     try:
-        yield step
+        yield
     finally:
         _ACTIVE.reset(token)
 
@@ -85,25 +150,45 @@ def opened(ring: Collectives, batch: Any) -> tuple[Any, Step]:
 
     Args:
         ring: the collectives.
-        batch: a `Shard` from an adapter of this package, or a plain batch
-            from `train_on_batch` or a user's own loop: then the replicas
-            tell each other how many rows they have.
+        batch: a `Shard` or one of its kin from an adapter of this package,
+            or a plain batch from `train_on_batch` or a user's own loop: then
+            the replicas tell each other how many rows they have.
 
     Returns:
         `(data, step)`: the plain batch and the step.
     """
-    if isinstance(batch, Shard | SparseShard):
-        step = Step(ring, batch.share, isinstance(batch, SparseShard))
-        return batch.data, step
-    step = Step(ring, None, False)
-    rows = keras.ops.cast(_rows_of(batch), "float32")
-    (total,) = step.all_reduce([rows + 0.0], "step.rows")
-    step.share = keras.ops.divide_no_nan(rows, total)
-    return batch, step
+    if isinstance(batch, Shard | SparseShard | StaticShard):
+        may_be_empty = isinstance(batch, SparseShard)
+        return batch.data, Step(ring, batch.rows, may_be_empty=may_be_empty)
+    mine = ops.one_hot(ring.rank, ring.size, dtype="int32") * _rows_of(batch)
+    (rows,) = ring.all_reduce([mine], "step.rows")
+    after = rows
+    if not ring.traces:
+        rows = ring.to_host(rows)
+    return batch, Step(
+        ring, rows, may_be_empty=False, is_sliced=False, after=after
+    )
+
+
+def _is_known(rows: Any) -> bool:
+    return isinstance(rows, tuple | np.ndarray)
+
+
+def _sum(rows: Any, start: int, stop: int) -> Any:
+    return sum((rows[r] for r in range(start, stop)), 0)
+
+
+def _between_zeros(tensor: Any, before: Any, after: Any) -> Any:
+    shape = ops.shape(tensor)[1:]
+    return ops.concatenate(
+        [
+            ops.zeros((before, *shape), tensor.dtype),
+            tensor,
+            ops.zeros((after, *shape), tensor.dtype),
+        ]
+    )
 
 
 def _rows_of(batch: Any) -> Any:
     leaves = [x for x in keras.tree.flatten(batch) if x is not None]
-    return keras.ops.convert_to_tensor(
-        keras.ops.shape(keras.ops.convert_to_tensor(leaves[0]))[0]
-    )
+    return ops.shape(ops.convert_to_tensor(leaves[0]))[0]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_mwms.data.slices import leaves_someone_empty
+from keras_mwms.data.slices import rows_of
 from keras_mwms.data.slices import slice_of
 
 
@@ -76,3 +77,11 @@ def test_whether_someone_is_left_without_rows(rows, batch_size, replicas):
         for taken in steps(rows, batch_size, replica, replicas)
     )
     assert leaves_someone_empty(rows, batch_size, replicas) == empty
+
+
+@given(st.integers(1, 300), st.integers(1, 40))
+def test_numbers_of_rows_are_those_of_the_slices(rows, replicas):
+    slices = [range(rows)[slice_of(rows, replicas, r)] for r in range(replicas)]
+    got = rows_of(rows, replicas)
+    assert got.tolist() == [len(part) for part in slices]
+    assert got.dtype == "int32"
