@@ -10,12 +10,14 @@ from typing import Any
 
 from keras_mwms.errors import ClusterConfigError
 from keras_mwms.errors import HorovodMissingError
+from keras_mwms.errors import OutOfSyncError
 from keras_mwms.errors import StartError
 from keras_mwms.errors import StartTimeoutError
 from keras_mwms.errors import WorkerLostError
 from keras_mwms.version import __version__
 
 if TYPE_CHECKING:
+    from keras_mwms.entry import check_in_sync
     from keras_mwms.entry import distribute
     from keras_mwms.world import barrier
     from keras_mwms.world import broadcast_object
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "distribute": "keras_mwms.entry",
+    "check_in_sync": "keras_mwms.entry",
     "barrier": "keras_mwms.world",
     "broadcast_object": "keras_mwms.world",
     "is_chief": "keras_mwms.world",
@@ -36,6 +39,7 @@ _HOMES = {
 
 __all__ = [
     "distribute",
+    "check_in_sync",
     "rank",
     "world_size",
     "local_rank",
@@ -44,6 +48,7 @@ __all__ = [
     "broadcast_object",
     "ClusterConfigError",
     "HorovodMissingError",
+    "OutOfSyncError",
     "StartError",
     "StartTimeoutError",
     "WorkerLostError",

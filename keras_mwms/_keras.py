@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src import utils as _utils
 from keras.src.backend.common import masking as _masking
 from keras.src.losses import loss as _loss
 from keras.src.metrics import reduction_metrics as _means
@@ -216,6 +217,36 @@ def accumulators_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     if not inner.gradient_accumulation_steps or not inner.built:
         return []
     return [v for v in inner._accumulated_gradients if v is not None]
+
+
+def is_default(method: Callable[..., Any]) -> bool:
+    """Whether a callback's method is Keras's own, which does nothing."""
+    return bool(_utils.is_default(method))
+
+
+@contextmanager
+def called_synchronously(
+    callbacks: keras.callbacks.CallbackList,
+) -> Iterator[None]:
+    """Calls the batch hooks of training on the thread that trains.
+
+    On PyTorch and JAX Keras settles when a list is made whether it calls
+    them on a thread pool.
+
+    Args:
+        callbacks: a list that does not train now.
+    """
+    before = callbacks._async_train
+    callbacks._async_train = False
+    try:
+        yield
+    finally:
+        callbacks._async_train = before
+
+
+def jax_state_of(model: keras.Model) -> Any:
+    """On JAX, the arrays that the last step of `fit` returned, or None."""
+    return getattr(model, "_jax_state", None)
 
 
 def wrap_clipping(

@@ -1,13 +1,18 @@
-"""The one line that users add."""
+"""The one line that users add, and a check of what it promises."""
+
+from typing import Any
 
 import keras
 
 from keras_mwms import world
 from keras_mwms.training.hooks import Hooks
 from keras_mwms.training.hooks import hooks_of
+from keras_mwms.training.in_sync import Difference
 
 
-def distribute(model: keras.Model) -> keras.Model:
+def distribute(
+    model: keras.Model, *, check_in_sync_every: int | None = None
+) -> keras.Model:
     """Makes a model train on all workers of the cluster.
 
     The cluster is found by what `horovodrun` or `mpirun` set, else by
@@ -20,14 +25,26 @@ def distribute(model: keras.Model) -> keras.Model:
     gradients are summed over the replicas; logs are those of all rows; and
     what is saved is written by the chief. Weights start from the chief's.
 
+    Callbacks may be on some replicas only. Training stops on all replicas if
+    a callback of one sets `model.stop_training`. Learning rates that
+    callbacks set become the chief's at the beginning and at the end of each
+    epoch: what a callback sets on another replica alone is overwritten. If
+    the replicas differ at the end of `fit`, all get the chief's values, with
+    a warning.
+
     Args:
         model: a Keras model.
+        check_in_sync_every: compare the replicas after every so many steps
+            of `fit`, as `check_in_sync` does, the same number on every
+            replica (with `steps_per_execution` at the end of an execution).
+            `None`: never. A second call for the same model may change it.
 
     Returns:
         The same model.
 
     Raises:
         TypeError: `model` is not a Keras model.
+        ValueError: `check_in_sync_every` is not a positive integer.
         ClusterConfigError: the description of the cluster is wrong.
         HorovodMissingError: Horovod is not installed for this backend.
         StartError: the members of the cluster do not fit together.
@@ -41,18 +58,80 @@ def distribute(model: keras.Model) -> keras.Model:
         >>> keras_mwms.distribute(model) is model
         True
     """
+    _require_model(model, "distribute")
+    if check_in_sync_every is not None:
+        _require_positive(check_in_sync_every)
+    hooks = hooks_of(model)
+    if hooks is None:
+        ring = world.join().ring
+        if ring.size == 1:
+            return model
+        _refuse_second_distribution()
+        hooks = Hooks(ring, model)
+        hooks.attach()
+    if check_in_sync_every is not None:
+        hooks.check_in_sync_every = check_in_sync_every
+    return model
+
+
+def check_in_sync(model: keras.Model) -> tuple[Difference, ...]:
+    """Says which variables are not the same on all replicas.
+
+    Weights and optimizer variables are compared, to the last bit. Left out
+    is what may differ: seeds, metrics, states of stateful RNNs, gradients
+    that are accumulated, and moving statistics of `BatchNormalization`
+    between epochs.
+
+    Every replica must call it, at the same place: it waits for the others.
+    In `fit`, that is the same hook of a callback that all replicas have.
+
+    Args:
+        model: a model that `distribute` was called with.
+
+    Returns:
+        One value for each variable that differs, with `path`, `groups` (the
+        ranks, in groups of the same value) and `difference` (the largest
+        absolute difference from the chief's value). Empty when the replicas
+        are in sync, and in a world of one.
+
+    Raises:
+        TypeError: `model` is not a Keras model.
+        RuntimeError: the model is not distributed.
+
+    Example:
+        >>> import keras
+        >>> import keras_mwms
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        >>> keras_mwms.check_in_sync(keras_mwms.distribute(model))
+        ()
+    """
+    _require_model(model, "check_in_sync")
+    hooks = hooks_of(model)
+    if hooks is not None:
+        return hooks.comparison().differences()
+    if world.world_size() == 1:
+        return ()
+    raise RuntimeError(
+        "check_in_sync() compares the replicas of a distributed model. Call "
+        "keras_mwms.distribute(model) on every replica first. "
+        f"Received: {model!r}, which is not distributed"
+    )
+
+
+def _require_model(model: Any, function: str) -> None:
     if not isinstance(model, keras.Model):
         raise TypeError(
-            "distribute() takes a Keras model. "
+            f"{function}() takes a Keras model. "
             f"Received: {model!r} of type {type(model).__name__}"
         )
-    if hooks_of(model) is not None:
-        return model
-    ring = world.join().ring
-    if ring.size > 1:
-        _refuse_second_distribution()
-        Hooks(ring, model).attach()
-    return model
+
+
+def _require_positive(steps: Any) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(
+            "check_in_sync_every must be a positive number of steps, an int, "
+            f"or None. Received: {steps!r}"
+        )
 
 
 def _refuse_second_distribution() -> None:

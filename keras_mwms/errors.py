@@ -31,6 +31,14 @@ class HorovodMissingError(ImportError):
     """
 
 
+class OutOfSyncError(RuntimeError):
+    """The replicas have different weights or optimizer variables.
+
+    Raised on every replica. The message names the first variables that
+    differ, on which ranks, and by how much.
+    """
+
+
 class WorkerLostError(RuntimeError):
     """A replica was lost while the others trained.
 

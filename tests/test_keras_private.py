@@ -5,6 +5,7 @@ A new version of Keras that fails here has changed what `_keras.py` touches.
 
 import inspect
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -519,3 +520,69 @@ def test_gradients_are_clipped_once_an_update(backend, scaled):
     for _ in range(4):
         model.train_on_batch(*data(4))
     assert clipped == [2] * (4 if backend == "jax" else 2)
+
+
+def test_defaults_of_callbacks():
+    import keras
+
+    from keras_mwms import _keras
+
+    class Own(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            pass
+
+    plain = keras.callbacks.LambdaCallback(on_epoch_end=print)
+    given = keras.callbacks.LambdaCallback(on_train_batch_end=print)
+    assert _keras.is_default(plain.on_train_batch_end)
+    assert not _keras.is_default(given.on_train_batch_end)
+    assert not _keras.is_default(Own().on_train_batch_end)
+    assert _keras.is_default(Own().on_train_batch_begin)
+    assert not _keras.is_default(keras.callbacks.TerminateOnNaN().on_batch_end)
+
+
+def test_callbacks_are_called_on_the_thread_that_trains():
+    import keras
+
+    from keras_mwms import _keras
+
+    class Own(keras.callbacks.Callback):
+        async_safe = True
+        threads = ()
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.threads += (threading.get_ident(),)
+
+    own = Own()
+    model = a_model()
+    callbacks = keras.callbacks.CallbackList(
+        [own], add_history=True, model=model
+    )
+    is_async = callbacks._async_train
+    with _keras.called_synchronously(callbacks):
+        model.fit(*data(), callbacks=callbacks, verbose=0)
+    assert own.threads == (threading.get_ident(),)
+    assert callbacks._async_train == is_async
+    model.fit(*data(), callbacks=callbacks, verbose=0)
+    in_pool = own.threads[1] != own.threads[0]
+    assert in_pool == is_async == (keras.backend.backend() != "tensorflow")
+
+
+@pytest.mark.backend("jax")
+def test_what_a_step_returned_on_jax():
+    import jax
+    import keras
+
+    from keras_mwms import _keras
+
+    seen = []
+    model = a_model()
+    look = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(
+            jax.tree.leaves(_keras.jax_state_of(model))
+        )
+    )
+    assert _keras.jax_state_of(model) is None
+    model.fit(*data(), batch_size=3, callbacks=[look], verbose=0)
+    assert _keras.jax_state_of(model) is None
+    # Kernel and bias; iterations and rate; total and count, of two metrics.
+    assert [len(arrays) for arrays in seen] == [8, 8]

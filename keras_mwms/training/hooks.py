@@ -17,11 +17,13 @@ from keras_mwms import data
 from keras_mwms import saving
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import backend as backends
+from keras_mwms.training import callbacks as agreements
 from keras_mwms.training import failures
 from keras_mwms.training import metrics
 from keras_mwms.training import predictions
 from keras_mwms.training import state
 from keras_mwms.training.gradients import GradientReducer
+from keras_mwms.training.in_sync import Comparison
 
 _ATTRIBUTE = "_keras_mwms_hooks"
 
@@ -55,6 +57,7 @@ class Hooks:
             )
         }
         self._evaluating = False
+        self.check_in_sync_every: int | None = None
 
     def attach(self) -> None:
         """Hooks into the model and gives it the chief's state if it is built.
@@ -76,6 +79,11 @@ class Hooks:
             self._prepare_compiled()
         if model.built:
             self._synchronize()
+
+    def comparison(self) -> Comparison:
+        """Compares the model's state between the replicas."""
+        optimizers = _optimizers_of(self.model)
+        return Comparison(self.ring, self._backend, self.model, optimizers)
 
     def _documented(
         self, own: Callable[..., Any], original: Callable[..., Any]
@@ -111,6 +119,7 @@ class Hooks:
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
         validation_freq: Any = 1,
+        **of_subclass: Any,
     ) -> Any:
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = (
@@ -135,17 +144,30 @@ class Hooks:
             )
         self._prepare(train)
         self._synchronize()
-        return self._original["fit"](
-            train,
-            epochs=epochs,
-            verbose=self._verbose(verbose),
-            callbacks=callbacks,
-            validation_data=validation_data,
-            initial_epoch=initial_epoch,
-            steps_per_epoch=steps_per_epoch,
-            validation_steps=validation_steps,
-            validation_freq=validation_freq,
-        )
+        comparison = self.comparison()
+        with agreements.agreeing(
+            self.ring,
+            self._backend,
+            self.model,
+            _optimizers_of(self.model),
+            callbacks,
+            self.check_in_sync_every,
+            comparison.check,
+        ) as callbacks:
+            history = self._original["fit"](
+                train,
+                epochs=epochs,
+                verbose=self._verbose(verbose),
+                callbacks=callbacks,
+                validation_data=validation_data,
+                initial_epoch=initial_epoch,
+                steps_per_epoch=steps_per_epoch,
+                validation_steps=validation_steps,
+                validation_freq=validation_freq,
+                **of_subclass,
+            )
+        comparison.adopt_chiefs()
+        return history
 
     def _evaluate(
         self,

@@ -95,15 +95,20 @@ def clear_others_accumulators(
         variable.assign(keras.ops.zeros_like(variable.value))
 
 
-def merge_moving_statistics(ring: Collectives, model: keras.Model) -> None:
-    """Sets the moving statistics of batch normalization to their mean."""
-    statistics = [
+def moving_statistics_of(model: keras.Model) -> list[Any]:
+    """The variables that `merge_moving_statistics` merges."""
+    return [
         v
         for layer in _keras.layers_of(model)
         if isinstance(layer, keras.layers.BatchNormalization)
         for v in layer.non_trainable_variables
         if not _keras.is_seed(v) and "float" in v.dtype
     ]
+
+
+def merge_moving_statistics(ring: Collectives, model: keras.Model) -> None:
+    """Sets the moving statistics of batch normalization to their mean."""
+    statistics = moving_statistics_of(model)
     if not statistics:
         return
     values = [keras.ops.convert_to_numpy(v.value) for v in statistics]

@@ -1,0 +1,212 @@
+"""Compares the replicas: which variables are not the same on all."""
+
+import dataclasses
+import hashlib
+import math
+import warnings
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_mwms import _keras
+from keras_mwms.collectives import Collectives
+from keras_mwms.errors import OutOfSyncError
+from keras_mwms.training import state
+from keras_mwms.training.backend import Backend
+
+# Numbers that are compared at once: little memory beside the arrays.
+_CHUNK = 2**20
+
+# Differences that an error names; there may be thousands.
+_NAMED = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A variable that is not the same on all replicas.
+
+    Attributes:
+        path: the variable's path on this replica.
+        groups: the ranks, in groups of the same value; the chief's first.
+        difference: the largest absolute difference from the chief's value,
+            over all elements and replicas; `inf` where only one of the two
+            is a number.
+    """
+
+    path: str
+    groups: tuple[tuple[int, ...], ...]
+    difference: float
+
+    def __str__(self) -> str:
+        ranks = " | ".join(", ".join(map(str, group)) for group in self.groups)
+        return (
+            f"'{self.path}' differs between the ranks {ranks} "
+            f"by up to {self.difference:.6g}"
+        )
+
+
+class Comparison:
+    """The state of a model that should be the same on all replicas.
+
+    Left out is what may differ: seeds, metrics, states of stateful RNNs,
+    gradients that are accumulated, and moving statistics of batch
+    normalization that are merged at the end of an epoch only.
+
+    Args:
+        ring: the collectives.
+        backend: what differs between backends.
+        model: a model.
+        optimizers: its optimizers, with names for them.
+    """
+
+    def __init__(
+        self,
+        ring: Collectives,
+        backend: Backend,
+        model: keras.Model,
+        optimizers: Sequence[tuple[str, keras.optimizers.Optimizer]],
+    ):
+        self.ring = ring
+        self.model = model
+        self._backend = backend
+        self._optimizers = optimizers
+
+    def differences(self) -> tuple[Difference, ...]:
+        """What differs now. Every replica calls."""
+        merged_later = state.moving_statistics_of(self.model)
+        return self._compare(leave_out=merged_later, adopt=False)
+
+    def check(self, step: int) -> None:
+        """Raises if something differs. Every replica calls.
+
+        Args:
+            step: how many steps were trained, for the message.
+
+        Raises:
+            OutOfSyncError: on every replica.
+        """
+        found = self.differences()
+        if found:
+            raise OutOfSyncError(
+                f"The replicas differ after step {step} of fit, in "
+                f"{_summary(found)}. Look for what runs on some replicas "
+                "only and changes the model: a callback, a branch on the "
+                "rank, random numbers."
+            )
+
+    def adopt_chiefs(self) -> None:
+        """Gives all the chief's values where they differ after an epoch.
+
+        Every replica calls.
+        """
+        found = self._compare(leave_out=(), adopt=True)
+        if found and self.ring.rank == 0:
+            warnings.warn(
+                "At the end of fit the replicas differed: a callback on one "
+                "of them alone, perhaps. All have the chief's values now. "
+                f"Received: {_summary(found)}",
+                stacklevel=2,
+            )
+
+    def _compare(
+        self, leave_out: Sequence[Any], adopt: bool
+    ) -> tuple[Difference, ...]:
+        # Before the first exchange: on JAX a step may still be running.
+        self._backend.sync_state(self.model)
+        named = list(self._variables(leave_out))
+        digests = [_digest(_array(v)) for _, v in named]
+        paths = [path for path, _ in named]
+        whole = hashlib.sha256("\n".join(paths + digests).encode()).hexdigest()
+        if len(set(self.ring.gather_values(whole))) == 1:
+            return ()
+        variables = [v for _, v in named]
+        order = state.agreed_order(
+            self.ring,
+            variables,
+            {id(v): path for path, v in named},
+        )
+        of_all = self.ring.gather_values([digests[i] for i in order])
+        found = []
+        for i, column in zip(order, zip(*of_all, strict=True), strict=True):
+            if len(set(column)) > 1:
+                difference = self._distance(variables[i], adopt)
+                if difference:
+                    groups = _groups(column)
+                    found.append(Difference(paths[i], groups, difference))
+        return tuple(found)
+
+    def _distance(self, variable: Any, adopt: bool) -> float:
+        """The largest difference from the chief's value on any replica."""
+        own = _array(variable)
+        (chiefs,) = self.ring.broadcast_arrays([own])
+        distances = self.ring.gather_values(_distance(own, chiefs))
+        if adopt and self.ring.rank:
+            variable.assign(chiefs)
+        return float(max(distances))
+
+    def _variables(self, leave_out: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """What is compared, by paths that are unique on this replica."""
+        differ = {id(v) for v in leave_out}
+        differ |= {id(v) for v in _recurrent_states_of(self.model)}
+        paths = self._backend.paths_of(self.model)
+        for v in self.model.weights:
+            if id(v) not in differ and v.dtype != "string":
+                yield paths.get(id(v), v.path), v
+        for label, optimizer in self._optimizers:
+            own = {id(v) for v in _keras.accumulators_of(optimizer)}
+            for v in optimizer.variables:
+                if id(v) not in own:
+                    yield f"{label}/{v.path}", v
+
+
+def _recurrent_states_of(model: keras.Model) -> list[Any]:
+    return [
+        v
+        for layer in _keras.layers_of(model)
+        if isinstance(layer, keras.layers.RNN)
+        for v in keras.tree.flatten(layer.states)
+        if v is not None
+    ]
+
+
+def _array(variable: Any) -> np.ndarray:
+    array = keras.ops.convert_to_numpy(variable.value)
+    return np.asarray(array, order="C")
+
+
+def _digest(array: np.ndarray) -> str:
+    data = array.reshape(-1).view(np.uint8).data
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _groups(digests: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The ranks by digest, in the order of their lowest."""
+    groups: dict[str, list[int]] = {}
+    for rank, digest in enumerate(digests):
+        groups.setdefault(digest, []).append(rank)
+    return tuple(map(tuple, groups.values()))
+
+
+def _distance(own: np.ndarray, other: np.ndarray) -> float:
+    """The largest absolute difference; nan equals nan, and nothing else."""
+    own, other = own.reshape(-1), other.reshape(-1)
+    largest = 0.0
+    for start in range(0, own.size, _CHUNK):
+        a = own[start : start + _CHUNK].astype(np.float64)
+        b = other[start : start + _CHUNK].astype(np.float64)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        gaps = np.abs(a[~same] - b[~same])
+        if gaps.size:
+            gap = float(np.nan_to_num(gaps, nan=math.inf).max())
+            largest = max(largest, gap)
+    return largest
+
+
+def _summary(found: Sequence[Difference]) -> str:
+    named = "; ".join(map(str, found[:_NAMED]))
+    if len(found) <= _NAMED:
+        return named
+    return f"{named}; and {len(found) - _NAMED} variables more"
