@@ -244,9 +244,11 @@ def called_synchronously(
         callbacks._async_train = before
 
 
-def jax_state_of(model: keras.Model) -> Any:
-    """On JAX, the arrays that the last step of `fit` returned, or None."""
-    return getattr(model, "_jax_state", None)
+def jax_state_of(model: keras.Model) -> list[Any]:
+    """On JAX, the arrays that the last step of `fit` returned."""
+    # Keras keeps them in containers of its own, which JAX takes for leaves.
+    state = getattr(model, "_jax_state", None) or {}
+    return [array for kind in state.values() for array in kind or ()]
 
 
 def wrap_clipping(

@@ -150,8 +150,8 @@ class Comparison:
     def _variables(self, leave_out: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """What is compared, by paths that are unique on this replica."""
         differ = {id(v) for v in leave_out}
-        differ |= {id(v) for v in _recurrent_states_of(self.model)}
         paths = self._backend.paths_of(self.model)
+        # Seeds, metrics and states of RNNs are no weights in Keras.
         for v in self.model.weights:
             if id(v) not in differ and v.dtype != "string":
                 yield paths.get(id(v), v.path), v
@@ -160,16 +160,6 @@ class Comparison:
             for v in optimizer.variables:
                 if id(v) not in own:
                     yield f"{label}/{v.path}", v
-
-
-def _recurrent_states_of(model: keras.Model) -> list[Any]:
-    return [
-        v
-        for layer in _keras.layers_of(model)
-        if isinstance(layer, keras.layers.RNN)
-        for v in keras.tree.flatten(layer.states)
-        if v is not None
-    ]
 
 
 def _array(variable: Any) -> np.ndarray:
