@@ -17,7 +17,7 @@ from keras_mwms import data
 from keras_mwms import saving
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import backend as backends
-from keras_mwms.training import callbacks as agreements
+from keras_mwms.training import callbacks as own_callbacks
 from keras_mwms.training import failures
 from keras_mwms.training import metrics
 from keras_mwms.training import predictions
@@ -145,7 +145,7 @@ class Hooks:
         self._prepare(train)
         self._synchronize()
         comparison = self.comparison()
-        with agreements.agreeing(
+        with own_callbacks.agreeing(
             self.ring,
             self._backend,
             self.model,

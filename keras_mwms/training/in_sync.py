@@ -5,6 +5,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -155,11 +156,27 @@ class Comparison:
         for v in self.model.weights:
             if id(v) not in differ and v.dtype != "string":
                 yield paths.get(id(v), v.path), v
+        # Optimizers name their variables after those of the model.
+        renamed = {
+            v.path.replace("/", "_"): paths[id(v)]
+            for v in self.model.trainable_variables
+            if id(v) in paths
+        }
         for label, optimizer in self._optimizers:
             own = {id(v) for v in _keras.accumulators_of(optimizer)}
             for v in optimizer.variables:
                 if id(v) not in own:
-                    yield f"{label}/{v.path}", v
+                    yield f"{label}/{_renamed(v.path, renamed)}", v
+
+
+def _renamed(path: str, renamed: Mapping[str, str]) -> str:
+    """The path of an optimizer's variable, by that of the model's."""
+    folder, _, name = path.rpartition("/")
+    # The longest first: "variable_1" begins like "variable".
+    for old in sorted(renamed, key=len, reverse=True):
+        if name.startswith(f"{old}_"):
+            return f"{folder}/{renamed[old]}{name.removeprefix(old)}"
+    return path
 
 
 def _array(variable: Any) -> np.ndarray:

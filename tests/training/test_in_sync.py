@@ -1,12 +1,14 @@
 """What differs between replicas is found, and nothing else."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 
 from tests.pool import PerRank
 from tests.training.facts import as_numpy
+from tests.training.test_cases import in_an_order
 
 
 def a_model(**options):
@@ -18,8 +20,8 @@ def a_model(**options):
     # Automatic names that differ between replicas.
     for _ in range(keras_mwms.rank()):
         keras.layers.Dense(1)
-    inputs = keras.Input((4, 2), batch_size=1)
-    hidden = keras.layers.SimpleRNN(3, stateful=True)(inputs)
+    inputs = keras.Input((2,))
+    hidden = keras.layers.Dense(3)(inputs)
     hidden = keras.layers.BatchNormalization()(hidden)
     hidden = keras.layers.Dropout(0.5)(hidden)
     model = keras.Model(inputs, keras.layers.Dense(1, name="last")(hidden))
@@ -34,10 +36,10 @@ def fit(model, callbacks=None):
 
     size = keras_mwms.world_size()
     random = np.random.default_rng(2)
-    x = random.normal(size=(3 * size, 4, 2)).astype("float32")
+    x = random.normal(size=(3 * size, 2)).astype("float32")
     model.fit(
         x,
-        x[:, 0, :1],
+        x[:, :1],
         batch_size=size,
         epochs=2,
         shuffle=False,
@@ -150,6 +152,22 @@ def test_what_differs_is_found(cluster, replicas):
         assert (groups, difference) == ((others, (1,)), math.inf)
         assert got["moving statistics"] == []
         assert got["nothing"] == []
+
+
+def in_another_order(*args):
+    """Trains variables that were created in another order a replica."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*the replicas differed")
+        return len(in_an_order(*args))
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [False, pytest.param(True, marks=pytest.mark.backend("torch"))],
+)
+def test_variables_are_compared_with_their_partners(cluster, wrapped):
+    orders = PerRank(["abc", "cab"])
+    assert cluster(2).run(in_another_order, orders, wrapped) == [6, 6]
 
 
 def not_distributed():
