@@ -6,6 +6,7 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
