@@ -130,28 +130,45 @@ class Collectives(abc.ABC):
         """
         return self.start_all_reduce(tensors, name).wait()
 
-    def sum_arrays(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Sums each array over all replicas, in rank order, in its own dtype.
+    def gather_arrays(
+        self, arrays: Sequence[np.ndarray]
+    ) -> list[list[np.ndarray]]:
+        """Returns the arrays of every replica, in rank order.
 
         For small arrays: every replica receives those of all.
 
         Args:
-            arrays: arrays of the same shapes and dtypes on every replica.
+            arrays: arrays of any dtype without Python objects, of the same
+                shapes and dtypes on every replica.
+
+        Returns:
+            For each replica a list of new arrays like `arrays`.
+        """
+        mine = _copies(arrays)
+        if not mine:
+            return [[] for _ in range(self.size)]
+        with self._one_at_a_time("arrays"):
+            joined = self._gather(
+                np.concatenate([_bytes_of(array) for array in mine]), "arrays"
+            )
+        of_all = []
+        for data in joined.reshape(self.size, -1):
+            parts = [np.empty_like(array) for array in mine]
+            _fill([_bytes_of(part) for part in parts], data)
+            of_all.append(parts)
+        return of_all
+
+    def sum_arrays(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Sums each array over all replicas, in rank order, in its own dtype.
+
+        Args:
+            arrays: as `gather_arrays` takes them.
 
         Returns:
             The sums, the same to the last bit on every replica.
         """
-        totals = _copies(arrays)
-        if not totals:
-            return []
-        views = [_bytes_of(total) for total in totals]
-        with self._one_at_a_time("sum"):
-            joined = self._gather(np.concatenate(views), "sum")
-        first, *others = joined.reshape(self.size, -1)
-        _fill(views, first)
-        for other in others:
-            parts = [np.empty_like(total) for total in totals]
-            _fill([_bytes_of(part) for part in parts], other)
+        totals, *others = self.gather_arrays(arrays)
+        for parts in others:
             for total, part in zip(totals, parts, strict=True):
                 np.add(total, part, out=total)
         return totals

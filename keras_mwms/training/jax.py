@@ -6,10 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 
 from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import losses
+from keras_mwms.training import metrics
 from keras_mwms.training import step as steps
 from keras_mwms.training.backend import DENSE
 from keras_mwms.training.backend import NONE
@@ -72,7 +74,7 @@ class JaxBackend(Backend):
         """Makes a `train_step` that knows its share."""
 
         def train_step(state: Any, data: Any) -> Any:
-            logs, new_state, step = _run(ring, original, state, data)
+            logs, new_state, step = _run(model, ring, original, state, data)
             trained = any(
                 new is not old
                 for new, old in zip(new_state[0], state[0], strict=True)
@@ -94,7 +96,7 @@ class JaxBackend(Backend):
         """Makes a `test_step` that knows its share."""
 
         def test_step(state: Any, data: Any) -> Any:
-            logs, new_state, step = _run(ring, original, state, data)
+            logs, new_state, step = _run(model, ring, original, state, data)
             trainable, non_trainable, metrics = new_state
             return logs, (
                 trainable,
@@ -106,11 +108,18 @@ class JaxBackend(Backend):
 
 
 def _run(
-    ring: Collectives, original: Callable[..., Any], state: Any, data: Any
+    model: Any,
+    ring: Collectives,
+    original: Callable[..., Any],
+    state: Any,
+    data: Any,
 ) -> tuple[Any, Any, steps.Step]:
     data, step = steps.opened(ring, data)
     with losses.entered(step):
         logs, new_state = original(state, data)
+        of_metrics = zip(model.metrics_variables, new_state[-1], strict=True)
+        with keras.StatelessScope(state_mapping=list(of_metrics)):
+            logs = metrics.of_all_rows(step, model, logs)
     return logs, new_state, step
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import losses
+from keras_mwms.training import metrics
 from keras_mwms.training import step as steps
 from keras_mwms.training.backend import DENSE
 from keras_mwms.training.backend import NONE
@@ -120,7 +121,7 @@ def _run(
         state = [*model.non_trainable_variables, *model.metrics_variables]
     before = [tf.identity(v.value) for v in state]
     with losses.entered(step):
-        logs = original(data)
+        logs = metrics.of_all_rows(step, model, original(data))
     # A step without rows leaves no trace in metrics and moving statistics.
     for variable, value in zip(state, before, strict=True):
         variable.assign(tf.where(step.share > 0, variable.value, value))

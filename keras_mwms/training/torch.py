@@ -11,6 +11,7 @@ import torch
 from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import losses
+from keras_mwms.training import metrics
 from keras_mwms.training import step as steps
 from keras_mwms.training.backend import DENSE
 from keras_mwms.training.backend import NONE
@@ -88,7 +89,7 @@ class TorchBackend(Backend):
             known = id(original) in self._known_to_reduce
             before = None if known else _versions(model)
             with losses.entered(step), _no_trace_of_fillers(model, step):
-                logs = original(data)
+                logs = metrics.of_all_rows(step, model, original(data))
             if before is not None:
                 check_reduced(step, before != _versions(model))
                 if step.reductions:
@@ -105,7 +106,7 @@ class TorchBackend(Backend):
         def test_step(data: Any) -> Any:
             data, step = steps.opened(ring, data)
             with losses.entered(step), _no_trace_of_fillers(model, step):
-                return original(data)
+                return metrics.of_all_rows(step, model, original(data))
 
         return test_step
 
