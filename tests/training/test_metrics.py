@@ -305,36 +305,3 @@ def test_logs_of_a_step_of_the_user(cluster, alone, replicas):
     got = cluster(replicas).run(own_logs)
     # Keras itself shows the replica's metrics as the last step saw them.
     assert_as_alone(got, expected)
-
-
-def without_compiled_metrics():
-    """A step that uses neither the loss nor the metrics of `compile`."""
-    import keras
-
-    import keras_mwms
-    from tests.training.own_steps import OWN_STEPS
-
-    keras.utils.set_random_seed(3)
-    model = OWN_STEPS["reduces"](keras.backend.backend())
-    model.compile(keras.optimizers.SGD(0.05), metrics=["mae"])
-    keras_mwms.distribute(model)
-    x, y = numbers(4, 3), numbers(4, 1, seed=4)
-    history = []
-    model.fit(
-        x,
-        y,
-        batch_size=4,
-        verbose=0,
-        callbacks=[
-            keras.callbacks.LambdaCallback(
-                on_train_batch_end=lambda i, logs: history.append(logs)
-            )
-        ],
-    )
-    return named(logs=history[-1])
-
-
-def test_metrics_that_a_step_does_not_use(cluster, alone):
-    expected = alone(without_compiled_metrics)
-    assert list(expected) == ["logs loss"]
-    assert_as_alone(cluster(2).run(without_compiled_metrics), expected)
