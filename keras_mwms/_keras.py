@@ -213,11 +213,22 @@ def is_seed(variable: Any) -> bool:
 
 
 def accumulators_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
-    """The variables in which an optimizer sums gradients up for an update."""
+    """The variables in which an optimizer sums gradients up for an update.
+
+    Not those of variables that are overwritten: they hold a maximum.
+    """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not inner.gradient_accumulation_steps or not inner.built:
         return []
-    return [v for v in inner._accumulated_gradients if v is not None]
+    return [
+        accumulator
+        for variable, accumulator in zip(
+            inner._trainable_variables,
+            inner._accumulated_gradients,
+            strict=True,
+        )
+        if not getattr(variable, "overwrite_with_gradient", False)
+    ]
 
 
 def is_default(method: Callable[..., Any]) -> bool:

@@ -1,8 +1,11 @@
 """What all tests share: the backend they run on, and clusters of workers."""
 
+import functools
 import importlib.util
 import os
+from collections.abc import Callable
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -69,6 +72,15 @@ def cluster() -> Iterator[Clusters]:
     clusters = Clusters()
     yield clusters
     clusters.stop()
+
+
+@pytest.fixture(scope="session")
+def alone(cluster: Clusters) -> Callable[..., Any]:
+    """`alone(fn, *args)`: the result in a world of one, computed once.
+
+    The measure of all equality tests.
+    """
+    return functools.cache(lambda fn, *args: cluster(1).run(fn, *args)[0])
 
 
 @pytest.fixture(scope="session")

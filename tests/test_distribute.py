@@ -1,7 +1,6 @@
 """The one line that users add, wherever they add it."""
 
 import contextlib
-import functools
 import io
 import json
 import re
@@ -20,12 +19,6 @@ from tests.training.own_steps import rival_models
 
 ROWS = 13
 BATCH = 5
-
-
-@pytest.fixture(scope="module")
-def alone(cluster):
-    """`alone(fn, *args)`: the result in a world of one, computed once."""
-    return functools.cache(lambda fn, *args: cluster(1).run(fn, *args)[0])
 
 
 def data(rows=ROWS):

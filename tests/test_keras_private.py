@@ -492,6 +492,20 @@ def test_accumulated_gradients(scaled):
         assert int(optimizer.iterations) == steps // 3
 
 
+def test_accumulators_of_what_is_overwritten_are_left_out():
+    import keras
+
+    from keras_mwms import _keras
+
+    dense = keras.layers.Dense(1, dtype="float8_from_float32")
+    model = keras.Sequential([keras.Input((2,)), dense])
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+    optimizer.build(model.trainable_variables)
+    shapes = [v.shape for v in _keras.accumulators_of(optimizer)]
+    assert shapes == [dense.kernel.shape, dense.bias.shape]
+    assert len(model.trainable_variables) == 8
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 def test_gradients_are_clipped_once_an_update(backend, scaled):
     """After they are accumulated and unscaled; in all steps on JAX."""

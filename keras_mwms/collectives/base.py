@@ -75,15 +75,16 @@ class Collectives(abc.ABC):
 
         Args:
             tensors: tensors of any shapes, the same on every replica, of
-                floating dtypes, integers of up to 32 bits, int64 or bool.
+                floating or complex dtypes, integers of up to 32 bits, int64
+                or bool.
                 Their memory may be used for the result: read the result
                 only, or use `all_reduce`.
             name: base of the names of the operations.
 
         Returns:
             The `Pending` sums, like `tensors`. What Horovod cannot sum goes
-            as float32 (bfloat16) or a wider integer; of booleans the result
-            says whether any replica has it true.
+            as float32 (bfloat16), a wider integer or pairs of real numbers;
+            of booleans the result says whether any replica has it true.
         """
 
     @abc.abstractmethod

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -32,7 +33,10 @@ class JaxCollectives(Collectives):
         (measured: 60 scalars 390 ms apart, 2 ms together).
         """
         names = [f"{name}.{i}" for i in range(len(tensors))]
-        return Done(list(ops.allreduce(list(tensors), names)))
+        sums = ops.allreduce([_as_pairs(t) for t in tensors], names)
+        return Done(
+            [_from_pairs(s, t) for s, t in zip(sums, tensors, strict=True)]
+        )
 
     def broadcast(
         self, tensors: Sequence[Any], name: str, root: int = 0
@@ -54,3 +58,14 @@ class JaxCollectives(Collectives):
     def from_host(self, array: np.ndarray) -> Any:
         """Returns the array as a JAX array."""
         return jnp.asarray(array)
+
+
+def _as_pairs(tensor: Any) -> Any:
+    """Complex numbers as pairs of real ones: Horovod sums no others."""
+    if not jnp.iscomplexobj(tensor):
+        return tensor
+    return jnp.stack([jnp.real(tensor), jnp.imag(tensor)])
+
+
+def _from_pairs(total: Any, like: Any) -> Any:
+    return jax.lax.complex(*total) if jnp.iscomplexobj(like) else total

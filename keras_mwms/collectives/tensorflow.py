@@ -115,8 +115,16 @@ def _sum(tensor: Any, name: str) -> Any:
     if isinstance(tensor, tf.IndexedSlices):
         return tf.IndexedSlices(
             _gather(tensor.values, f"{name}.values"),
-            _gather(tensor.indices, f"{name}.indices"),
+            tf.cast(
+                _gather(tf.cast(tensor.indices, tf.int64), f"{name}.indices"),
+                tensor.indices.dtype,
+            ),
             tensor.dense_shape,
+        )
+    if tensor.dtype.is_complex:
+        return tf.complex(
+            _sum(tf.math.real(tensor), f"{name}.real"),
+            _sum(tf.math.imag(tensor), f"{name}.imag"),
         )
     wire = tf.cast(tensor, _SUMMED_AS.get(tensor.dtype, tensor.dtype))
     # The public `hvd.allreduce` averages in ways of its own; the operation

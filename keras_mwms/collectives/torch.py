@@ -102,14 +102,22 @@ class TorchPending:
         sums: list[Any] = list(self._tensors)
         for indices, handle in self._groups:
             for i, wire in zip(indices, hvd.synchronize(handle), strict=True):
-                like = self._tensors[i]
-                sums[i] = wire.to(like.dtype).reshape(like.shape)
+                sums[i] = _from_summable(wire, self._tensors[i])
         return sums
 
 
 def _summable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in a dtype that Horovod sums, on at least one axis."""
     tensor = _dense(tensor)
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj())
     return tensor.to(_SUMMED_AS.get(tensor.dtype, tensor.dtype))
+
+
+def _from_summable(wire: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if like.is_complex():
+        wire = torch.view_as_complex(wire)
+    return wire.to(like.dtype).reshape(like.shape)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -47,18 +47,23 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def scale(
-        self, grads: Sequence[Any], share: Any, may_be_empty: bool
+        self,
+        grads: Sequence[Any],
+        variables: Sequence[Any],
+        share: Any,
+        may_be_empty: bool,
     ) -> list[Any]:
         """Multiplies gradients by the share.
 
         Args:
             grads: gradients or None.
+            variables: the variables they belong to.
             share: a scalar in 0..1.
             may_be_empty: whether it can be 0; then 0 comes out whatever the
                 gradient of a filler row was, nan too.
 
         Returns:
-            The scaled gradients.
+            The scaled gradients, whose memory may be overwritten.
         """
 
     def on_update(

@@ -8,6 +8,8 @@ and see that.
 With `gradient_accumulation_steps`, each micro-step is scaled by its share and
 accumulated locally; the sum over replicas is taken once an update, just
 before clipping.
+
+The memory of gradients is used for the result where the backend can.
 """
 
 import contextlib
@@ -22,9 +24,10 @@ import keras
 
 from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
+from keras_mwms.training import overwriting
 from keras_mwms.training import step as steps
+from keras_mwms.training.agreement import Agreement
 from keras_mwms.training.backend import DENSE
-from keras_mwms.training.backend import NONE
 from keras_mwms.training.backend import Backend
 
 # An optimizer may hold another one (loss scaling): only the outermost reduces.
@@ -58,7 +61,7 @@ class GradientReducer:
         self._backend = backend
         self._label = label
         self._index_of = index_of
-        self._agreed: dict[tuple[Any, ...], list[int]] = {}
+        self._agreement = Agreement(ring, backend, self._order)
         self._accumulated: list[Any] = []
         self._inner = getattr(optimizer, "inner_optimizer", optimizer)
         self._accumulates = bool(self._inner.gradient_accumulation_steps)
@@ -80,6 +83,10 @@ class GradientReducer:
                     optimizer.check_finite
                 )
 
+    def forget(self) -> None:
+        """Lets the replicas agree anew on what is None, after a compile."""
+        self._agreement.forget()
+
     def _around_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def apply(grads: Any, trainable_variables: Any = None) -> Any:
@@ -91,6 +98,8 @@ class GradientReducer:
             variables = trainable_variables
             if variables is None:
                 variables = _keras.trainable_variables_of(self.optimizer)
+                if len(grads) != len(variables):
+                    return original(grads)  # Keras says what is wrong.
             with _inside():
                 return original(
                     self._of_global_batch(grads, variables),
@@ -144,13 +153,49 @@ class GradientReducer:
     ) -> list[Any]:
         """From the replica's gradients to those of the global batch."""
         step = steps.current()
-        share = 1.0 / self.ring.size if step is None else step.share
-        may_be_empty = step is not None and step.may_be_empty
-        grads = self._backend.scale(grads, share, may_be_empty)
         if step is not None:
             step.reductions += 1
+        overwritten = [
+            i
+            for i in self._order(variables)
+            if overwriting.is_overwritten(variables[i])
+        ]
+        others = [i for i in range(len(grads)) if i not in set(overwritten)]
+        result: list[Any] = [None] * len(grads)
+        for positions, reduce in (
+            (others, self._reduced),
+            (overwritten, self._maxima),
+        ):
+            if not positions:
+                continue
+            reduced = reduce(
+                [grads[i] for i in positions],
+                [variables[i] for i in positions],
+                step,
+            )
+            for i, grad in zip(positions, reduced, strict=True):
+                result[i] = grad
+        return result
+
+    def _maxima(
+        self, grads: list[Any], variables: list[Any], step: steps.Step | None
+    ) -> list[Any]:
+        return overwriting.maxima(
+            self.ring,
+            grads,
+            variables,
+            1.0 if step is None else step.share,
+            lambda tables: self._all_reduce(tables, "max"),
+        )
+
+    def _reduced(
+        self, grads: list[Any], variables: list[Any], step: steps.Step | None
+    ) -> list[Any]:
+        share = 1.0 / self.ring.size if step is None else step.share
+        may_be_empty = step is not None and step.may_be_empty
+        grads = self._backend.scale(grads, variables, share, may_be_empty)
         if self._accumulates:
-            grads = self._made_uniform(grads, variables)
+            grads = self._to_accumulate(grads, variables)
             self._accumulated = [
                 v
                 for g, v in zip(grads, variables, strict=True)
@@ -159,7 +204,27 @@ class GradientReducer:
             return grads
         if self._backend.none_varies:
             return self._sum_with_presence(grads, variables)
-        return self._sum(self._made_uniform(grads, variables), variables)
+        grads = self._agreement.made_uniform(grads, variables)
+        return self._sum(grads, variables)
+
+    def _to_accumulate(
+        self, grads: list[Any], variables: list[Any]
+    ) -> list[Any]:
+        if self._backend.none_varies:
+            every = self._inner.gradient_accumulation_steps
+            if (int(_keras.micro_steps_of(self._inner)) + 1) % every:
+                # Zeros add nothing; what is None counts in the update alone.
+                return self._filled(grads, variables)
+            self._agreement.forget()
+        return self._agreement.made_uniform(grads, variables)
+
+    def _filled(
+        self, grads: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
+        return [
+            self._backend.as_kind(g, v, DENSE)
+            for g, v in zip(grads, variables, strict=True)
+        ]
 
     def _sum(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Sums over the replicas; None, which is None on all, stays."""
@@ -178,10 +243,7 @@ class GradientReducer:
         The number of replicas that have each gradient travels in the same
         group, so it costs no round of its own.
         """
-        filled = [
-            self._backend.as_kind(g, v, DENSE)
-            for g, v in zip(grads, variables, strict=True)
-        ]
+        filled = self._filled(grads, variables)
         present = keras.ops.convert_to_tensor(
             [0.0 if g is None else 1.0 for g in grads], dtype="float32"
         )
@@ -192,40 +254,6 @@ class GradientReducer:
         result: list[Any] = [None] * len(grads)
         for i, total, count in zip(order, sums, counts.tolist(), strict=True):
             result[i] = total if count else None
-        return result
-
-    def _made_uniform(
-        self, grads: Sequence[Any], variables: Sequence[Any]
-    ) -> list[Any]:
-        """Makes None (and sparse) the same on all, as agreed the first time.
-
-        A graph cannot change its mind later, so this is settled once for an
-        optimizer and a set of variables: dense if one replica's gradient is
-        dense, None if it is None on all.
-        """
-        kinds = [self._backend.kind(g) for g in grads]
-        if self._backend.never_none:
-            return list(grads)
-        order = self._order(variables)
-        key = tuple(self._index_of(variables[i]) for i in order)
-        if key not in self._agreed:
-            of_all = self._backend.outside_graph(
-                lambda: self.ring.gather_values([kinds[i] for i in order])
-            )
-            self._agreed[key] = [
-                max(column) for column in zip(*of_all, strict=True)
-            ]
-        result: list[Any] = [None] * len(grads)
-        for i, kind in zip(order, self._agreed[key], strict=True):
-            if kind == NONE and kinds[i] != NONE:
-                raise ValueError(
-                    "A gradient that was None on every replica when training "
-                    "began is there now, on this replica; the others cannot "
-                    "know of it. Compile the model anew on every replica "
-                    "when the trained parts change. Received: a gradient for "
-                    f"{_path(variables[i])}."
-                )
-            result[i] = self._backend.as_kind(grads[i], variables[i], kind)
         return result
 
     def _order(self, variables: Sequence[Any]) -> list[int]:
@@ -239,10 +267,12 @@ class GradientReducer:
         base = f"{self._label}.{operation}"
         step = steps.current()
         if step is None:
-            return self.ring.all_reduce(tensors, base)
+            return self.ring.start_all_reduce(tensors, base).wait()
         # Accumulated sums are taken in a branch, that of the update.
         in_branch = self._accumulates and operation == "sum"
-        return step.all_reduce(tensors, base, in_branch=in_branch)
+        return step.all_reduce(
+            tensors, base, in_branch=in_branch, may_overwrite=True
+        )
 
 
 @contextlib.contextmanager
@@ -252,7 +282,3 @@ def _inside() -> Iterator[None]:
         yield
     finally:
         _INSIDE.reset(token)
-
-
-def _path(variable: Any) -> str:
-    return str(getattr(variable, "path", getattr(variable, "name", variable)))

@@ -270,6 +270,8 @@ class Hooks:
         # Functions made before do not know the hooks.
         self.model.train_function = None
         self.model.test_function = None
+        for reducer in self._reducers.values():
+            reducer.forget()
         self._hook_optimizers()
 
     def _hook_optimizers(self) -> None:

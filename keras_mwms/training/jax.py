@@ -34,7 +34,11 @@ class JaxBackend(Backend):
         return grad
 
     def scale(
-        self, grads: Sequence[Any], share: Any, may_be_empty: bool
+        self,
+        grads: Sequence[Any],
+        variables: Sequence[Any],
+        share: Any,
+        may_be_empty: bool,
     ) -> list[Any]:
         """Multiplies gradients by the share."""
 

@@ -68,7 +68,12 @@ class Step:
         return _is_known(self.rows) or not self.ring.static_shapes
 
     def all_reduce(
-        self, tensors: Sequence[Any], base: str, *, in_branch: bool = False
+        self,
+        tensors: Sequence[Any],
+        base: str,
+        *,
+        in_branch: bool = False,
+        may_overwrite: bool = False,
     ) -> list[Any]:
         """Sums tensors over the replicas, within the step.
 
@@ -77,6 +82,7 @@ class Step:
             base: what the operation is for. The name on the wire is new in
                 this step and the same on every replica.
             in_branch: whether this is traced into a branch of a condition.
+            may_overwrite: whether the tensors are not needed any more.
 
         Returns:
             The sums.
@@ -84,6 +90,8 @@ class Step:
         self._used[base] += 1
         name = f"{base}.{self._used[base]}"
         if not self.ring.needs_order:
+            if may_overwrite:
+                return self.ring.start_all_reduce(tensors, name).wait()
             return self.ring.all_reduce(tensors, name)
         # Two operations that do not depend on each other may be run in
         # another order by another replica, which would wait for ever: one

@@ -35,17 +35,28 @@ class TensorFlowBackend(Backend):
         """Turns a gradient into a kind that outweighs its own."""
         if self.kind(grad) == kind:
             return grad
-        if grad is not None:
-            return tf.convert_to_tensor(grad)
         value = tf.convert_to_tensor(variable)
         if kind == DENSE:
-            return tf.zeros_like(value)
+            return (
+                _hidden_zeros(value)
+                if grad is None
+                else tf.convert_to_tensor(grad)
+            )
+        # Another graph than the one in which all agreed may have a dense
+        # gradient: as slices it has all rows.
+        none = _hidden_zeros(value[:1])
+        rows = none if grad is None else grad
+        first = tf.cast(tf.reshape(none, [-1])[0] > 0, tf.int32)
         return tf.IndexedSlices(
-            tf.zeros_like(value[:0]), tf.zeros((0,), tf.int32), tf.shape(value)
+            rows, first + tf.range(tf.shape(rows)[0]), tf.shape(value)
         )
 
     def scale(
-        self, grads: Sequence[Any], share: Any, may_be_empty: bool
+        self,
+        grads: Sequence[Any],
+        variables: Sequence[Any],
+        share: Any,
+        may_be_empty: bool,
     ) -> list[Any]:
         """Multiplies gradients by the share."""
 
@@ -110,6 +121,16 @@ class TensorFlowBackend(Backend):
                 "compile() to silence this.",
                 stacklevel=2,
             )
+
+
+def _hidden_zeros(like: Any) -> Any:
+    """Zeros that TensorFlow does not know for constants.
+
+    Its graph optimizer runs operations on constants once, while it folds
+    them, and never again; other replicas would wait from the next step on.
+    """
+    zeros = tf.zeros_like(like)
+    return tf.where(tf.equal(like, like), zeros, like)
 
 
 def _run(

@@ -40,15 +40,27 @@ class TorchBackend(Backend):
         if kind == NONE:
             return None
         if grad is None:
-            return torch.zeros_like(getattr(variable, "value", variable))
+            return torch.zeros_like(_native(variable))
         return grad.to_dense() if grad.is_sparse else grad
 
     def scale(
-        self, grads: Sequence[Any], share: Any, may_be_empty: bool
+        self,
+        grads: Sequence[Any],
+        variables: Sequence[Any],
+        share: Any,
+        may_be_empty: bool,
     ) -> list[Any]:
-        """Multiplies gradients by the share, in place."""
+        """Multiplies gradients by the share.
+
+        In place where they are the variables' own; what a user computed
+        otherwise may be one tensor for two variables.
+        """
         share = float(share)
-        there = [g for g in grads if g is not None]
+        ours = [
+            g if g is None or g is _native(v).grad else g.clone()
+            for g, v in zip(grads, variables, strict=True)
+        ]
+        there = [g for g in ours if g is not None]
         with torch.no_grad():
             if share == 0.0:
                 # Not a product: a filler row's gradient may be nan.
@@ -56,7 +68,7 @@ class TorchBackend(Backend):
                     grad.zero_()
             elif there:
                 torch._foreach_mul_(there, share)
-        return list(grads)
+        return ours
 
     def paths_of(self, model: Any) -> dict[int, str]:
         """Paths of the parameters of PyTorch modules inside of the model.
@@ -109,6 +121,11 @@ class TorchBackend(Backend):
                 return metrics.of_all_rows(step, model, original(data))
 
         return test_step
+
+
+def _native(variable: Any) -> Any:
+    """The tensor of a variable, which may be one itself."""
+    return getattr(variable, "value", variable)
 
 
 def _named_tensors(model: Any) -> Iterator[tuple[str, Any]]:

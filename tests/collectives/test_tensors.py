@@ -213,6 +213,26 @@ def test_torch_tensors_of_any_layout(cluster: Clusters, operation: str) -> None:
     cluster(2).run(check)
 
 
+def test_sums_of_complex_numbers(cluster: Clusters, wrap: Wrap) -> None:
+    def check() -> None:
+        import keras
+
+        factor = 1 + 2j if ring().rank else 3 - 1j
+        run = wrap(lambda *given: ring().all_reduce(given, "complex"))
+        for shape in SHAPES:
+            mine = tensors.values("float32", shape, 0) * factor
+            given = tensor(mine, "complex64"), tensor(np.ones(2), "float32")
+            result, other = run(*given)
+            assert result.dtype == given[0].dtype
+            np.testing.assert_array_equal(
+                keras.ops.convert_to_numpy(result),
+                tensors.values("float32", shape, 0) * (4 + 1j),
+            )
+            tensors.assert_like(other, given[1], np.full(2, 2.0))
+
+    cluster(2).run(check)
+
+
 @pytest.mark.backend("torch")
 def test_torch_sums_in_place_where_it_is_allowed(cluster: Clusters) -> None:
     def check() -> bool:

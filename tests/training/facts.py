@@ -62,7 +62,7 @@ def assert_same(actual, expected, tolerance=1e-5, skip=()):
             )
 
 
-def assert_as_alone(replicas, expected, skip=()):
+def assert_as_alone(replicas, expected, skip=(), tolerance=1e-5):
     """Asserts that the chief has what one process has, and the rest agree.
 
     Accumulated gradients are the chief's alone: its next update needs their
@@ -72,9 +72,10 @@ def assert_as_alone(replicas, expected, skip=()):
         replicas: the facts of every replica.
         expected: those of one process.
         skip: parts of the names that are not compared.
+        tolerance: more than 1e-5 for narrow dtypes alone.
     """
     chief, *others = replicas
-    assert_same(chief, expected, skip=skip)
+    assert_same(chief, expected, tolerance=tolerance, skip=skip)
     for other in others:
         assert_same(other, chief, tolerance=1e-6, skip=(ACCUMULATOR, *skip))
         for name, value in other.items():

@@ -1,5 +1,7 @@
 """Models with a `train_step` of their own, in each backend's idiom."""
 
+import contextlib
+
 
 def _layer(name):
     import keras
@@ -13,118 +15,109 @@ def _loss_of(y, p):
     return keras.ops.mean(keras.ops.square(y - p))
 
 
-def _reduces(backend):
-    """A loss of its own, and `optimizer.apply` on its gradient."""
-    import keras
-
+def _gradients(backend, loss_of, weights):
+    """A loss and its gradients, where variables hold the state."""
     if backend == "tensorflow":
         import tensorflow as tf
 
-        class Model(keras.Sequential):
-            def train_step(self, data):
-                x, y = data
-                with tf.GradientTape() as tape:
-                    loss = _loss_of(y, self(x, training=True))
-                weights = self.trainable_variables
-                gradients = tape.gradient(loss, weights)
-                self.optimizer.apply_gradients(
-                    zip(gradients, weights, strict=True)
-                )
-                return {"loss": loss}
+        with tf.GradientTape() as tape:
+            loss = loss_of()
+        return loss, tape.gradient(loss, weights)
+    for weight in weights:
+        weight.value.grad = None
+    loss = loss_of()
+    loss.backward()
+    return loss.detach(), [weight.value.grad for weight in weights]
 
-    elif backend == "torch":
-        import torch
 
-        class Model(keras.Sequential):
-            def train_step(self, data):
-                x, y = data
-                self.zero_grad()
-                loss = _loss_of(y, self(x, training=True))
-                loss.backward()
-                weights = list(self.trainable_weights)
-                gradients = [w.value.grad for w in weights]
-                with torch.no_grad():
-                    self.optimizer.apply(gradients, weights)
-                return {"loss": loss}
+def _without_gradients(backend):
+    """Where variables are set."""
+    if backend == "tensorflow":
+        return contextlib.nullcontext()
+    import torch
 
-    else:
-        import jax
+    return torch.no_grad()
 
-        class Model(keras.Sequential):
-            def train_step(self, state, data):
-                trainable, fixed, optimizer, metrics = state
-                x, y = data
 
-                def loss_of(trainable):
-                    p, new = self.stateless_call(
-                        trainable, fixed, x, training=True
-                    )
-                    return _loss_of(y, p), new
+def _two_layers(kind):
+    import keras
 
-                (loss, fixed), gradients = jax.value_and_grad(
-                    loss_of, has_aux=True
-                )(trainable)
-                trainable, optimizer = self.optimizer.stateless_apply(
-                    optimizer, gradients, trainable
-                )
-                return {"loss": loss}, (trainable, fixed, optimizer, metrics)
+    return kind([keras.Input((3,)), _layer("hidden"), _layer("output")])
 
-    return Model([keras.Input((3,)), _layer("hidden"), _layer("output")])
+
+def _stateful(backend, update):
+    import keras
+
+    class Model(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            weights = self.trainable_variables
+            loss, gradients = _gradients(
+                backend, lambda: _loss_of(y, self(x, training=True)), weights
+            )
+            with _without_gradients(backend):
+                update(self, gradients, weights)
+            return {"loss": loss}
+
+    return _two_layers(Model)
+
+
+def _stateless(update):
+    import jax
+    import keras
+
+    class Model(keras.Sequential):
+        def train_step(self, state, data):
+            trainable, fixed, optimizer, metrics = state
+            x, y = data
+
+            def loss_of(trainable):
+                p, new = self.stateless_call(trainable, fixed, x, training=True)
+                return _loss_of(y, p), new
+
+            (loss, fixed), gradients = jax.value_and_grad(
+                loss_of, has_aux=True
+            )(trainable)
+            trainable, optimizer = update(self, optimizer, gradients, trainable)
+            return {"loss": loss}, (trainable, fixed, optimizer, metrics)
+
+    return _two_layers(Model)
+
+
+def _reduces(backend):
+    """A loss of its own, and an optimizer for its gradient."""
+    if backend == "jax":
+        return _stateless(
+            lambda model, *state: model.optimizer.stateless_apply(*state)
+        )
+    return _stateful(
+        backend,
+        lambda model, gradients, weights: model.optimizer.apply_gradients(
+            zip(gradients, weights, strict=True)
+        ),
+    )
 
 
 def _does_not(backend):
     """Steps along the gradient without asking an optimizer."""
-    import keras
 
-    if backend == "tensorflow":
-        import tensorflow as tf
+    def moved(gradients, weights):
+        pairs = zip(gradients, weights, strict=True)
+        return [weight - 0.1 * gradient for gradient, weight in pairs]
 
-        class Model(keras.Sequential):
-            def train_step(self, data):
-                x, y = data
-                with tf.GradientTape() as tape:
-                    loss = _loss_of(y, self(x, training=True))
-                weights = self.trainable_variables
-                gradients = tape.gradient(loss, weights)
-                for weight, gradient in zip(weights, gradients, strict=True):
-                    weight.assign(weight - 0.1 * gradient)
-                return {"loss": loss}
+    def assign(model, gradients, weights):
+        values = moved(gradients, weights)
+        for weight, value in zip(weights, values, strict=True):
+            weight.assign(value)
 
-    elif backend == "torch":
-        import torch
-
-        class Model(keras.Sequential):
-            def train_step(self, data):
-                x, y = data
-                self.zero_grad()
-                loss = _loss_of(y, self(x, training=True))
-                loss.backward()
-                with torch.no_grad():
-                    for weight in self.trainable_weights:
-                        weight.assign(weight.value - 0.1 * weight.value.grad)
-                return {"loss": loss}
-
-    else:
-        import jax
-
-        class Model(keras.Sequential):
-            def train_step(self, state, data):
-                trainable, fixed, optimizer, metrics = state
-                x, y = data
-
-                def loss_of(trainable):
-                    return _loss_of(
-                        y, self.stateless_call(trainable, fixed, x)[0]
-                    )
-
-                loss, gradients = jax.value_and_grad(loss_of)(trainable)
-                trainable = [
-                    w - 0.1 * g
-                    for w, g in zip(trainable, gradients, strict=True)
-                ]
-                return {"loss": loss}, (trainable, fixed, optimizer, metrics)
-
-    return Model([keras.Input((3,)), _layer("hidden"), _layer("output")])
+    if backend == "jax":
+        return _stateless(
+            lambda model, optimizer, gradients, weights: (
+                moved(gradients, weights),
+                optimizer,
+            )
+        )
+    return _stateful(backend, assign)
 
 
 OWN_STEPS = {"reduces": _reduces, "does not": _does_not}
@@ -150,86 +143,68 @@ def rival_models(backend):
             self.first.build(self.one.trainable_variables)
             self.second.build(self.two.trainable_variables)
 
-        def losses_of(self, x, y):
-            return (
-                lambda: _loss_of(y, self.one(x)),
-                lambda: _loss_of(self.one(x), self.two(x)),
-            )
+    if backend == "jax":
+        return _stateless_rivals(Rivals)
 
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        class Model(Rivals):
-            def train_step(self, data):
-                parts = (self.one, self.first), (self.two, self.second)
-                logs = {}
-                for loss_of, (part, optimizer) in zip(
-                    self.losses_of(*data), parts, strict=True
-                ):
-                    with tf.GradientTape() as tape:
-                        loss = loss_of()
-                    weights = part.trainable_variables
-                    gradients = tape.gradient(loss, weights)
-                    optimizer.apply(gradients, weights)
-                    logs[part.name] = loss
-                return logs
-
-    elif backend == "torch":
-        import torch
-
-        class Model(Rivals):
-            def train_step(self, data):
-                parts = (self.one, self.first), (self.two, self.second)
-                logs = {}
-                for loss_of, (part, optimizer) in zip(
-                    self.losses_of(*data), parts, strict=True
-                ):
-                    self.zero_grad()
-                    loss = loss_of()
-                    loss.backward()
-                    weights = list(part.trainable_weights)
-                    gradients = [w.value.grad for w in weights]
-                    with torch.no_grad():
-                        optimizer.apply(gradients, weights)
-                    logs[part.name] = loss.detach()
-                return logs
-
-    else:
-        import jax
-
-        class Model(Rivals):
-            def train_step(self, state, data):
-                x, y = data
-                trainable, *rest = state
-                one, two = trainable[:2], trainable[2:]
-                one, first = self._apply(
-                    self.first,
-                    one,
-                    lambda w: _loss_of(y, self._call(self.one, w, x)),
-                )
-                two, second = self._apply(
+    class Model(Rivals):
+        def train_step(self, data):
+            x, y = data
+            return {
+                "one": self._train(
+                    self.one, self.first, lambda: _loss_of(y, self.one(x))
+                ),
+                "two": self._train(
+                    self.two,
                     self.second,
-                    two,
-                    lambda w: _loss_of(
-                        self._call(self.one, one, x),
-                        self._call(self.two, w, x),
-                    ),
-                )
-                return {"one": first, "two": second}, (one + two, *rest)
+                    lambda: _loss_of(self.one(x), self.two(x)),
+                ),
+            }
 
-            def _call(self, part, weights, x):
-                return part.stateless_call(weights, [], x)[0]
+        def _train(self, part, optimizer, loss_of):
+            weights = part.trainable_variables
+            loss, gradients = _gradients(backend, loss_of, weights)
+            with _without_gradients(backend):
+                optimizer.apply(gradients, weights)
+            return loss
 
-            def _apply(self, optimizer, weights, loss_of):
-                loss, gradients = jax.value_and_grad(loss_of)(weights)
-                values = [v.value for v in optimizer.variables]
-                weights, values = optimizer.stateless_apply(
-                    values, gradients, weights
-                )
-                for variable, value in zip(
-                    optimizer.variables, values, strict=True
-                ):
-                    variable.assign(value)
-                return list(weights), loss
+    return Model()
+
+
+def _stateless_rivals(base):
+    import jax
+
+    class Model(base):
+        def train_step(self, state, data):
+            x, y = data
+            trainable, *rest = state
+            one, two = trainable[:2], trainable[2:]
+            one, first = self._train(
+                self.first,
+                one,
+                lambda w: _loss_of(y, self._call(self.one, w, x)),
+            )
+            two, second = self._train(
+                self.second,
+                two,
+                lambda w: _loss_of(
+                    self._call(self.one, one, x), self._call(self.two, w, x)
+                ),
+            )
+            return {"one": first, "two": second}, (one + two, *rest)
+
+        def _call(self, part, weights, x):
+            return part.stateless_call(weights, [], x)[0]
+
+        def _train(self, optimizer, weights, loss_of):
+            loss, gradients = jax.value_and_grad(loss_of)(weights)
+            values = [v.value for v in optimizer.variables]
+            weights, values = optimizer.stateless_apply(
+                values, gradients, weights
+            )
+            for variable, value in zip(
+                optimizer.variables, values, strict=True
+            ):
+                variable.assign(value)
+            return list(weights), loss
 
     return Model()

@@ -13,21 +13,11 @@ VALIDATION_ROWS = 7
 BATCH = 5
 EPOCHS = 3
 
+# More of them, on a smaller model, in `test_optimizers`.
 OPTIMIZERS = {
     "momentum": lambda o: o.SGD(0.05, momentum=0.9),
-    "adam": lambda o: o.Adam(0.01),
-    "adamw": lambda o: o.AdamW(0.01, weight_decay=0.1),
-    "clipnorm": lambda o: o.SGD(0.1, clipnorm=0.3),
-    "global_clipnorm": lambda o: o.SGD(0.1, global_clipnorm=0.3),
-    "ema": lambda o: o.SGD(0.05, use_ema=True, ema_overwrite_frequency=4),
-    # 15 steps: some are left over, accumulated.
-    "accumulation": lambda o: o.Adam(
-        0.02, clipvalue=0.05, gradient_accumulation_steps=4
-    ),
-    "loss_scale": lambda o: o.LossScaleOptimizer(
-        o.SGD(0.05, momentum=0.9), initial_scale=8.0, dynamic_growth_steps=4
-    ),
-    "loss_scale_accumulation": lambda o: o.LossScaleOptimizer(
+    # 15 steps: one is left over, accumulated.
+    "loss scale and accumulation": lambda o: o.LossScaleOptimizer(
         o.Adam(0.01, gradient_accumulation_steps=2), initial_scale=8.0
     ),
 }
@@ -124,16 +114,9 @@ def classification():
 
 
 def test_the_data_would_show_a_difference(alone):
-    """Each option changes what one process gives, or it is not tested."""
+    """Each order changes what one process gives, or it is not tested."""
     plain = alone(regression, "momentum", True)
-    for optimizer in OPTIMIZERS:
-        other = alone(regression, optimizer, True)
-        assert len(other["history loss"]) == EPOCHS
-        if optimizer not in ("momentum", "loss_scale"):
-            assert (
-                np.abs(other["history loss"] - plain["history loss"]).max()
-                > 1e-3
-            )
+    assert len(plain["history loss"]) == EPOCHS
     for shuffle in (False, "batch"):
         other = alone(regression, "momentum", shuffle)
         assert (
@@ -141,14 +124,9 @@ def test_the_data_would_show_a_difference(alone):
         )
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "replicas"),
-    [
-        *((name, 2) for name in OPTIMIZERS),
-        *((name, 3) for name in ("momentum", "loss_scale_accumulation")),
-    ],
-)
-def test_optimizers(cluster, alone, optimizer, replicas):
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_regression(cluster, alone, optimizer, replicas):
     expected = alone(regression, optimizer, True)
     got = cluster(replicas).run(regression, optimizer, True)
     assert_as_alone(got, expected)
@@ -170,5 +148,5 @@ def test_classification_with_weights_and_a_split(cluster, alone, replicas):
 
 
 def test_started_by_horovodrun(cluster, alone):
-    got = cluster(2, start="horovodrun").run(regression, "adam", True)
-    assert_as_alone(got, alone(regression, "adam", True))
+    got = cluster(2, start="horovodrun").run(regression, "momentum", True)
+    assert_as_alone(got, alone(regression, "momentum", True))

@@ -194,7 +194,7 @@ def test_gradients_that_are_none(cluster):
     assert cluster(2).run(two_heads, used) == [[-2, -1.5, 0]] * 2
 
 
-def heads_by_step(uses):
+def heads_by_step(uses, every=None):
     import keras
 
     import keras_mwms
@@ -221,7 +221,10 @@ def heads_by_step(uses):
 
     model = keras_mwms.distribute(Two())
     # A momentum goes on where a gradient is 0, and rests where it is None.
-    model.compile(keras.optimizers.SGD(1.0, momentum=0.5), lambda y, p: p)
+    optimizer = keras.optimizers.SGD(
+        1.0, momentum=0.5, gradient_accumulation_steps=every
+    )
+    model.compile(optimizer, lambda y, p: p)
     seen = []
     for step in range(len(uses)):
         model.step = step
@@ -237,6 +240,16 @@ def test_none_may_change_from_step_to_step(cluster):
     uses = PerRank([[False, True, False, True], [True, True, False, False]])
     # Gradients 1, 2, none at all, 1; the momentum rests in the third.
     assert cluster(2).run(heads_by_step, uses) == [[-1, -3.5, -3.5, -5.75]] * 2
+
+
+@pytest.mark.backend("torch")
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_none_may_change_between_accumulated_steps(cluster):
+    uses = PerRank([[False, True, True, False], [False, True, False, False]])
+    # Absent in the second update, which drops what was accumulated for it.
+    assert cluster(2).run(heads_by_step, uses, 2) == [[0, -1, -1, -1]] * 2
+    uses = [False, True, True, False]
+    assert cluster(1).run(heads_by_step, uses, 2) == [[0, -1, -1, -1]]
 
 
 def unfrozen():
