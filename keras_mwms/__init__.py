@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 from typing import Any
 
+from keras_mwms import synchronized as _synchronized
 from keras_mwms.errors import ClusterConfigError
 from keras_mwms.errors import HorovodMissingError
 from keras_mwms.errors import OutOfSyncError
@@ -54,6 +55,8 @@ __all__ = [
     "WorkerLostError",
     "__version__",
 ]
+
+_synchronized.install()
 
 
 def __getattr__(name: str) -> Any:

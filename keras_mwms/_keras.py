@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from keras.src import utils as _utils
 from keras.src.backend.common import masking as _masking
+from keras.src.backend.common import symbolic_scope as _symbolic
 from keras.src.losses import loss as _loss
 from keras.src.metrics import reduction_metrics as _means
 from keras.src.trainers import data_adapters as _adapters
@@ -26,6 +27,9 @@ can_convert_arrays = _arrays.can_convert_arrays
 train_validation_split = _slicing.train_validation_split
 apply_mask = _loss.apply_mask
 squeeze_or_expand_to_same_rank = _loss.squeeze_or_expand_to_same_rank
+in_symbolic_scope = _symbolic.in_symbolic_scope
+
+_moments = keras.layers.BatchNormalization._moments
 
 # `Trainer._get_metrics_result_or_logs(logs)`: the one place from which fit
 # and evaluate take the logs of a finished epoch, on every backend.
@@ -285,3 +289,42 @@ def micro_steps_of(optimizer: keras.optimizers.Optimizer) -> Any:
     `optimizer.iterations` counts updates alone.
     """
     return optimizer._iterations
+
+
+def wrap_moments(
+    around: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> None:
+    """Puts something around the statistics that batch normalization takes.
+
+    They are taken in training alone; the moving ones and `renorm` build on
+    them.
+
+    Args:
+        around: gets Keras's `moments(layer, inputs, mask)`, which returns
+            mean and variance, and returns what stands in for it.
+    """
+    keras.layers.BatchNormalization._moments = around(_moments)
+
+
+def local_moments(layer: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
+    """Keras's statistics of an unsynchronized batch normalization.
+
+    Args:
+        layer: a built `BatchNormalization`, synchronized or not.
+        inputs: its inputs, not of a small floating dtype.
+        mask: as the layer takes it.
+
+    Returns:
+        `(mean, variance)`, each of one number a channel.
+    """
+    if mask is None:
+        mean, variance = keras.ops.moments(inputs, axes=layer._reduction_axes)
+    else:
+        # Keras synchronizes nothing here.
+        mean, variance = _moments(layer, inputs, mask)
+    return mean, variance
+
+
+def reduction_axes_of(layer: Any) -> list[int]:
+    """The axes over which a batch normalization takes its statistics."""
+    return list(layer._reduction_axes)

@@ -131,6 +131,15 @@ class Collectives(abc.ABC):
         """
         return self.start_all_reduce(tensors, name).wait()
 
+    def in_one_program(self, tensor: Any, other: Any) -> bool:
+        """Whether two tensors are values of one program.
+
+        Only there can operations be put in an order by what they depend on.
+        False on JAX alone, if one of them is inside of a function that is
+        traced by itself.
+        """
+        return True
+
     def gather_arrays(
         self, arrays: Sequence[np.ndarray]
     ) -> list[list[np.ndarray]]:

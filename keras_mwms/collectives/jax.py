@@ -51,6 +51,10 @@ class JaxCollectives(Collectives):
             return ops.allgather(tensor, name)
         return ops.allgather_v(tensor, name)
 
+    def in_one_program(self, tensor: Any, other: Any) -> bool:
+        """Whether two arrays are values of one program."""
+        return compat.have_one_trace(tensor, other)
+
     def to_host(self, tensor: Any) -> np.ndarray:
         """Returns the array as a NumPy array."""
         return np.asarray(tensor)

@@ -13,6 +13,8 @@ from keras_mwms.collectives import Collectives
 NONE, SPARSE, DENSE = range(3)
 
 Reduce = Callable[[list[Any]], list[Any]]
+Forward = Callable[[Any, Any], tuple[Any, Any]]
+Backward = Callable[[Any, Any, Any], Any]
 
 
 class Backend(abc.ABC):
@@ -81,6 +83,34 @@ class Backend(abc.ABC):
         """
         # Keras gets here in update steps only.
         return reduce(grads)
+
+    @abc.abstractmethod
+    def differentiable(
+        self,
+        step: Any,
+        name: str,
+        forward: Forward,
+        backward: Backward,
+        tensor: Any,
+    ) -> Any:
+        """Calls a function that has a gradient of its own.
+
+        Args:
+            step: the `Step` in which both exchange values.
+            name: that of the exchange in `forward`.
+            forward: from the tensor and a link to a result and a link, see
+                `Step.all_gather`. It leaves the step as it is.
+            backward: from the tensor, the result and the gradient with
+                respect to the result to that with respect to the tensor.
+            tensor: the argument.
+
+        Returns:
+            The result. A derivative of its derivative is refused.
+        """
+
+    def has_strategy(self) -> bool:
+        """Whether a strategy of the backend's own is at work."""
+        return False
 
     def outside_graph(self, fn: Callable[[], Any]) -> Any:
         """Runs `fn` eagerly, also while a graph is being traced."""

@@ -12,10 +12,13 @@ from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import losses
 from keras_mwms.training import metrics
+from keras_mwms.training import state
 from keras_mwms.training import step as steps
 from keras_mwms.training.backend import DENSE
 from keras_mwms.training.backend import NONE
 from keras_mwms.training.backend import Backend
+from keras_mwms.training.backend import Backward
+from keras_mwms.training.backend import Forward
 from keras_mwms.training.backend import Reduce
 from keras_mwms.training.backend import check_reduced
 
@@ -72,24 +75,66 @@ class JaxBackend(Backend):
         """Puts the state of the last step into the variables."""
         model.jax_state_sync()
 
+    def differentiable(
+        self,
+        step: Any,
+        name: str,
+        forward: Forward,
+        backward: Backward,
+        tensor: Any,
+    ) -> Any:
+        """Calls a function that has a gradient of its own.
+
+        JAX traces forward and backward pass one after the other: the link
+        that the step has then keeps all operations of both in one row.
+        """
+
+        @jax.custom_vjp  # type: ignore[untyped-decorator]
+        def call(tensor: Any, link: Any) -> Any:
+            return forward(tensor, link)
+
+        def call_forward(tensor: Any, link: Any) -> Any:
+            result, link = forward(tensor, link)
+            return (result, link), (tensor, result, link)
+
+        def call_backward(kept: Any, gradients: Any) -> Any:
+            tensor, result, link = kept
+            gradient = backward(tensor, result, gradients[0])
+            return gradient, jnp.zeros_like(link)
+
+        call.defvjp(call_forward, call_backward)
+        result, link = call(tensor, step.link)
+        # The link itself has no gradient, so it is free of the derivative
+        # that is being traced.
+        step.follow(jax.lax.stop_gradient(link), name)
+        return result
+
     def train_step(
         self, model: Any, ring: Collectives, original: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Makes a `train_step` that knows its share."""
 
-        def train_step(state: Any, data: Any) -> Any:
-            logs, new_state, step = _run(model, ring, original, state, data)
+        def train_step(before: Any, data: Any) -> Any:
+            logs, after, step = _run(model, ring, original, before, data)
+            trainable, non_trainable, optimizer, of_metrics = after
             trained = any(
                 new is not old
-                for new, old in zip(new_state[0], state[0], strict=True)
+                for new, old in zip(trainable, before[0], strict=True)
             )
             check_reduced(step, trained)
-            trainable, non_trainable, optimizer, metrics = new_state
             return logs, (
                 trainable,
-                _unless_empty(step, non_trainable, state[1]),
+                _put_back(
+                    step,
+                    model,
+                    model.non_trainable_variables,
+                    non_trainable,
+                    before[1],
+                ),
                 optimizer,
-                _unless_empty(step, metrics, state[3]),
+                _put_back(
+                    step, model, model.metrics_variables, of_metrics, before[3]
+                ),
             )
 
         return train_step
@@ -99,13 +144,21 @@ class JaxBackend(Backend):
     ) -> Callable[..., Any]:
         """Makes a `test_step` that knows its share."""
 
-        def test_step(state: Any, data: Any) -> Any:
-            logs, new_state, step = _run(model, ring, original, state, data)
-            trainable, non_trainable, metrics = new_state
+        def test_step(before: Any, data: Any) -> Any:
+            logs, after, step = _run(model, ring, original, before, data)
+            trainable, non_trainable, of_metrics = after
             return logs, (
                 trainable,
-                _unless_empty(step, non_trainable, state[1]),
-                _unless_empty(step, metrics, state[2]),
+                _put_back(
+                    step,
+                    model,
+                    model.non_trainable_variables,
+                    non_trainable,
+                    before[1],
+                ),
+                _put_back(
+                    step, model, model.metrics_variables, of_metrics, before[2]
+                ),
             )
 
         return test_step
@@ -115,24 +168,39 @@ def _run(
     model: Any,
     ring: Collectives,
     original: Callable[..., Any],
-    state: Any,
+    before: Any,
     data: Any,
 ) -> tuple[Any, Any, steps.Step]:
     data, step = steps.opened(ring, data)
     with losses.entered(step):
-        logs, new_state = original(state, data)
+        logs, new_state = original(before, data)
         of_metrics = zip(model.metrics_variables, new_state[-1], strict=True)
         with keras.StatelessScope(state_mapping=list(of_metrics)):
             logs = metrics.of_all_rows(step, model, logs)
     return logs, new_state, step
 
 
-def _unless_empty(step: steps.Step, new: Any, old: Any) -> Any:
-    """A step without rows leaves no trace in this state."""
+def _put_back(
+    step: steps.Step, model: Any, variables: Sequence[Any], new: Any, old: Any
+) -> Any:
+    """A step without rows leaves no trace in what depends on them.
+
+    Args:
+        step: the finished step.
+        model: the model.
+        variables: some of the model's variables.
+        new: their values after the step.
+        old: those before.
+
+    Returns:
+        The values that they get.
+    """
     if not step.may_be_empty:
         return new
+    depend = {id(v) for v in state.that_depend_on_rows(model)}
     return [
-        jnp.where(step.share > 0, n, o) for n, o in zip(new, old, strict=True)
+        jnp.where(step.share > 0, n, o) if id(v) in depend else n
+        for v, n, o in zip(variables, new, old, strict=True)
     ]
 
 

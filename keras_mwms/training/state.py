@@ -99,11 +99,34 @@ def moving_statistics_of(model: keras.Model) -> list[Any]:
     """The variables that `merge_moving_statistics` merges."""
     return [
         v
-        for layer in _keras.layers_of(model)
-        if isinstance(layer, keras.layers.BatchNormalization)
-        for v in layer.non_trainable_variables
-        if not _keras.is_seed(v) and "float" in v.dtype
+        for layer in _batch_normalizations_of(model)
+        for v in _moving_statistics_of(layer)
     ]
+
+
+def that_depend_on_rows(model: keras.Model) -> list[Any]:
+    """The variables that hold what this replica's own rows say.
+
+    A step in which the replica has no rows must not change them: it runs on
+    a filler row. These are the metrics, and the moving statistics of
+    unsynchronized batch normalization. All else that has no gradient changes
+    alike on every replica, with rows and without: the statistics of
+    synchronized batch normalization, which are those of the global batch, or
+    the vectors of spectral normalization, which come from the weights.
+
+    Args:
+        model: the model.
+
+    Returns:
+        Its variables of that kind.
+    """
+    statistics = [
+        v
+        for layer in _batch_normalizations_of(model)
+        if not layer.synchronized
+        for v in _moving_statistics_of(layer)
+    ]
+    return [*statistics, *model.metrics_variables]
 
 
 def merge_moving_statistics(ring: Collectives, model: keras.Model) -> None:
@@ -135,6 +158,26 @@ def merge_accumulators(
     )
     for variable, total in zip(accumulators, sums, strict=True):
         variable.assign(total if ring.rank == 0 else np.zeros_like(total))
+
+
+def _batch_normalizations_of(
+    model: keras.Model,
+) -> list[keras.layers.BatchNormalization]:
+    return [
+        layer
+        for layer in _keras.layers_of(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+
+
+def _moving_statistics_of(
+    layer: keras.layers.BatchNormalization,
+) -> list[Any]:
+    return [
+        v
+        for v in layer.non_trainable_variables
+        if not _keras.is_seed(v) and "float" in v.dtype
+    ]
 
 
 def _described(variable: Any, path: str) -> list[Any]:

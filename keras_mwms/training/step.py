@@ -60,7 +60,13 @@ class Step:
             self.share = ops.divide_no_nan(own, total)
             self.inverse_share = ops.divide_no_nan(total, own)
         self._used: collections.Counter[str] = collections.Counter()
-        self._link = None if after is None else ops.cast(after[:1], "float32")
+        # One element of each operation goes into the next, where the ring
+        # needs an order.
+        self._first: Any = None
+        if ring.needs_order:
+            start = ops.zeros((1,)) if after is None else after[:1]
+            self._first = ops.cast(start, "float32")
+        self.link = self._first
 
     @property
     def can_gather(self) -> bool:
@@ -87,19 +93,16 @@ class Step:
         Returns:
             The sums.
         """
-        self._used[base] += 1
-        name = f"{base}.{self._used[base]}"
+        name = self.new_name(base)
         if not self.ring.needs_order:
             if may_overwrite:
                 return self.ring.start_all_reduce(tensors, name).wait()
             return self.ring.all_reduce(tensors, name)
         # Two operations that do not depend on each other may be run in
-        # another order by another replica, which would wait for ever: one
-        # element of each goes into the next.
-        link = ops.zeros((1,)) if self._link is None else self._link
-        *sums, link = self.ring.all_reduce([*tensors, link], name)
+        # another order by another replica, which would wait for ever.
+        *sums, link = self.ring.all_reduce([*tensors, self.link], name)
         if not in_branch:
-            self._link = link
+            self.follow(link, name)
         return sums
 
     def gather(self, tensors: Sequence[Any], base: str) -> list[Any]:
@@ -131,6 +134,65 @@ class Step:
                 self.all_reduce(placed, base), own, strict=True
             )
         ]
+
+    def all_gather(self, tensor: Any, name: str, link: Any) -> tuple[Any, Any]:
+        """Stacks tensors of one shape on a new first axis, in rank order.
+
+        The step does not change: `follow` the new link. So this can stand in
+        a function that JAX calls or traces again as it likes.
+
+        Args:
+            tensor: a tensor of the same static shape on every replica.
+            name: the name on the wire, see `new_name`.
+            link: the step's link, or the one that stands for it.
+
+        Returns:
+            `(stacked, link)`: of shape `(replicas, ...)`, and the new link.
+        """
+        shape = (self.ring.size, *tensor.shape)
+        if not self.ring.needs_order:
+            row = ops.expand_dims(tensor, 0)
+            stacked = self.ring.all_gather(row, name)
+            return ops.reshape(stacked, shape), link
+        row = ops.concatenate(
+            [
+                ops.reshape(tensor, (-1,)),
+                ops.cast(link, tensor.dtype),
+            ]
+        )
+        rows = ops.reshape(
+            self.ring.all_gather(row, name), (self.ring.size, -1)
+        )
+        stacked = ops.reshape(rows[:, :-1], shape)
+        return stacked, ops.cast(rows[0, -1:], link.dtype)
+
+    def new_name(self, base: str) -> str:
+        """A name that is new in this step and the same on every replica."""
+        self._used[base] += 1
+        return f"{base}.{self._used[base]}"
+
+    def follow(self, link: Any, name: str) -> None:
+        """Makes the next operation of the step depend on the last one.
+
+        Args:
+            link: what came out of the last one.
+            name: its name.
+
+        Raises:
+            NotImplementedError: on JAX, if it is not in the program of the
+                step itself.
+        """
+        if not self.ring.in_one_program(link, self._first):
+            raise NotImplementedError(
+                "Replicas cannot exchange values inside a function that JAX "
+                "traces by itself (jax.checkpoint, keras.RematScope, scan, "
+                "vmap, jit, a derivative of a derivative): nothing would keep "
+                "these exchanges in one order on all replicas. Take the layer "
+                "or loss that needs them out of it; for BatchNormalization, "
+                "synchronized=False needs none in training. "
+                f"Received: the exchange {name!r} inside of such a function."
+            )
+        self.link = link
 
 
 _ACTIVE: contextvars.ContextVar[Step | None] = contextvars.ContextVar(

@@ -11,11 +11,14 @@ from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import losses
 from keras_mwms.training import metrics
+from keras_mwms.training import state
 from keras_mwms.training import step as steps
 from keras_mwms.training.backend import DENSE
 from keras_mwms.training.backend import NONE
 from keras_mwms.training.backend import SPARSE
 from keras_mwms.training.backend import Backend
+from keras_mwms.training.backend import Backward
+from keras_mwms.training.backend import Forward
 from keras_mwms.training.backend import check_reduced
 
 
@@ -73,6 +76,37 @@ class TensorFlowBackend(Backend):
             return grad * factor
 
         return [scaled(g) for g in grads]
+
+    def differentiable(
+        self,
+        step: Any,
+        name: str,
+        forward: Forward,
+        backward: Backward,
+        tensor: Any,
+    ) -> Any:
+        """Calls a function that has a gradient of its own."""
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def call(tensor: Any) -> Any:
+            result, _ = forward(tensor, None)
+
+            def of_result(gradient: Any) -> Any:
+                # Horovod's operations have derivatives, which would be wrong
+                # here.
+                return tf.raw_ops.PreventGradient(
+                    input=backward(tensor, result, gradient),
+                    message="The gradient of synchronized statistics has no "
+                    "derivative. Use BatchNormalization(synchronized=False).",
+                )
+
+            return result, of_result
+
+        return call(tensor)
+
+    def has_strategy(self) -> bool:
+        """Whether a strategy of `tf.distribute` is at work."""
+        return bool(tf.distribute.has_strategy())
 
     def outside_graph(self, fn: Callable[[], Any]) -> Any:
         """Runs `fn` eagerly, also while a graph is being traced."""
@@ -137,14 +171,12 @@ def _run(
     model: Any, ring: Collectives, original: Callable[..., Any], data: Any
 ) -> tuple[Any, steps.Step]:
     data, step = steps.opened(ring, data)
-    state: list[Any] = []
-    if step.may_be_empty:
-        state = [*model.non_trainable_variables, *model.metrics_variables]
-    before = [tf.identity(v.value) for v in state]
+    variables = state.that_depend_on_rows(model) if step.may_be_empty else []
+    before = [tf.identity(v.value) for v in variables]
     with losses.entered(step):
         logs = metrics.of_all_rows(step, model, original(data))
-    # A step without rows leaves no trace in metrics and moving statistics.
-    for variable, value in zip(state, before, strict=True):
+    # A step without rows leaves no trace in them.
+    for variable, value in zip(variables, before, strict=True):
         variable.assign(tf.where(step.share > 0, variable.value, value))
     return logs, step
 

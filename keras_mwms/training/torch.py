@@ -12,11 +12,14 @@ from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import losses
 from keras_mwms.training import metrics
+from keras_mwms.training import state
 from keras_mwms.training import step as steps
 from keras_mwms.training.backend import DENSE
 from keras_mwms.training.backend import NONE
 from keras_mwms.training.backend import SPARSE
 from keras_mwms.training.backend import Backend
+from keras_mwms.training.backend import Backward
+from keras_mwms.training.backend import Forward
 from keras_mwms.training.backend import check_reduced
 from keras_mwms.training.state import SEED_STRIDE
 
@@ -52,23 +55,30 @@ class TorchBackend(Backend):
     ) -> list[Any]:
         """Multiplies gradients by the share.
 
-        In place where they are the variables' own; what a user computed
-        otherwise may be one tensor for two variables.
+        Not in place: gradients may share memory, as those of the biases of
+        two parallel branches do for a single row.
         """
         share = float(share)
-        ours = [
-            g if g is None or g is _native(v).grad else g.clone()
-            for g, v in zip(grads, variables, strict=True)
-        ]
-        there = [g for g in ours if g is not None]
+        there = [g for g in grads if g is not None]
         with torch.no_grad():
             if share == 0.0:
                 # Not a product: a filler row's gradient may be nan.
-                for grad in there:
-                    grad.zero_()
-            elif there:
-                torch._foreach_mul_(there, share)
-        return ours
+                scaled = [torch.zeros_like(g) for g in there]
+            else:
+                scaled = list(torch._foreach_mul(there, share)) if there else []
+        values = iter(scaled)
+        return [None if g is None else next(values) for g in grads]
+
+    def differentiable(
+        self,
+        step: Any,
+        name: str,
+        forward: Forward,
+        backward: Backward,
+        tensor: Any,
+    ) -> Any:
+        """Calls a function that has a gradient of its own."""
+        return _Differentiable.apply(forward, backward, tensor)
 
     def paths_of(self, model: Any) -> dict[int, str]:
         """Paths of the parameters of PyTorch modules inside of the model.
@@ -128,6 +138,24 @@ def _native(variable: Any) -> Any:
     return getattr(variable, "value", variable)
 
 
+class _Differentiable(torch.autograd.Function):  # type: ignore[misc]
+    """See `Backend.differentiable`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, forward: Forward, backward: Backward, tensor: Any
+    ) -> Any:
+        result, _ = forward(tensor, None)
+        ctx.of_result = backward
+        ctx.save_for_backward(tensor, result)
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return None, None, ctx.of_result(*ctx.saved_tensors, gradient)
+
+
 def _named_tensors(model: Any) -> Iterator[tuple[str, Any]]:
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
@@ -135,15 +163,15 @@ def _named_tensors(model: Any) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _no_trace_of_fillers(model: Any, step: steps.Step) -> Iterator[None]:
-    """Puts metrics and moving statistics back after a step without rows."""
+    """Puts back what depends on rows after a step without rows."""
     if not step.may_be_empty or float(step.share) > 0:
         yield
         return
-    state = [*model.non_trainable_variables, *model.metrics_variables]
-    before = [v.value.detach().clone() for v in state]
+    variables = state.that_depend_on_rows(model)
+    before = [v.value.detach().clone() for v in variables]
     yield
     with torch.no_grad():
-        for variable, value in zip(state, before, strict=True):
+        for variable, value in zip(variables, before, strict=True):
             variable.value.copy_(value)
 
 

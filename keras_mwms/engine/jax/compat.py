@@ -81,6 +81,15 @@ def is_traced(array: Any) -> bool:
     return isinstance(array, jax.core.Tracer)
 
 
+def have_one_trace(array: Any, other: Any) -> bool:
+    """Whether both are known, or stand for values of one and the same trace.
+
+    False if one is inside of a `jax.checkpoint`, a `jit` of its own or a
+    derivative, and the other is not.
+    """
+    return getattr(array, "_trace", None) is getattr(other, "_trace", None)
+
+
 def has_no_gradient(cotangent: Any) -> bool:
     """Whether `cotangent` belongs to a value that is not differentiable."""
     return bool(cotangent.dtype == jax.dtypes.float0)
