@@ -305,7 +305,7 @@ def rematerialized():
         return trained("plain")
 
 
-@pytest.mark.backend("torch", "tensorflow")
+@pytest.mark.backend("torch")
 def test_statistics_that_are_taken_again(cluster, alone):
     got = cluster(2).run(rematerialized)
     assert_as_alone(got, alone(rematerialized))
