@@ -601,3 +601,55 @@ def test_what_a_step_returned_on_jax():
     assert _keras.jax_state_of(model) == []
     # Kernel and bias; iterations and rate; total and count, of two metrics.
     assert seen == [8, 8]
+
+
+def test_where_batch_normalization_takes_its_statistics():
+    import keras
+
+    from keras_mwms import _keras
+
+    layer = keras.layers.BatchNormalization(axis=1, momentum=0.0)
+    x = np.arange(12.0, dtype="float32").reshape(2, 3, 2)
+    layer.build(x.shape)
+    assert _keras.reduction_axes_of(layer) == [0, 2]
+    seen = []
+
+    def around(original):
+        def moments(layer, inputs, mask):
+            mean, variance = original(layer, inputs, mask)
+            for mine, theirs in zip(
+                _keras.local_moments(layer, inputs, mask),
+                (mean, variance),
+                strict=True,
+            ):
+                np.testing.assert_allclose(
+                    numpy_of(mine), numpy_of(theirs), rtol=1e-6
+                )
+            seen.append(mask is not None)
+            return mean + 1.0, variance
+
+        return moments
+
+    kept = keras.layers.BatchNormalization._moments
+    try:
+        _keras.wrap_moments(around)
+        layer(x, training=True)
+        np.testing.assert_allclose(
+            numpy_of(layer.moving_mean), x.mean((0, 2)) + 1.0
+        )
+        layer(x, training=True, mask=np.ones((2, 3), bool))
+        layer(x, training=False)
+    finally:
+        keras.layers.BatchNormalization._moments = kept
+    assert seen == [False, True]
+
+
+def test_symbolic_calls_are_known():
+    import keras
+
+    from keras_mwms import _keras
+
+    assert not _keras.in_symbolic_scope()
+    with keras.SymbolicScope():
+        assert _keras.in_symbolic_scope()
+    assert not _keras.in_symbolic_scope()

@@ -32,10 +32,17 @@ class SparseShard(NamedTuple):
 
     Such a replica gets the first row of the global batch as a filler: it
     takes part in the step and leaves no trace.
+
+    Attributes:
+        data: as in `Shard`.
+        rows: as in `Shard`.
+        mark: nothing. TensorFlow takes a graph that it traced for a `Shard`
+            for one of this, unless they differ in length.
     """
 
     data: Any
     rows: Any
+    mark: tuple[()] = ()
 
 
 @dataclasses.dataclass(frozen=True)
