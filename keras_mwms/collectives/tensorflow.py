@@ -30,6 +30,8 @@ _MOVED_AS = {
     tf.uint64: tf.int64,
     tf.complex64: tf.int64,
 }
+# Tensors with more elements are never constants here.
+_MAX_HIDDEN = 2**16
 
 
 class TensorFlowCollectives(Collectives):
@@ -40,6 +42,7 @@ class TensorFlowCollectives(Collectives):
         self.rank = hvd.rank()
         self.size = hvd.size()
         self._graphs: dict[tuple[str, str], Any] = {}
+        self._true = tf.Variable(True, trainable=False)
 
     def start_all_reduce(self, tensors: Sequence[Any], name: str) -> Done:
         """Begins to sum each tensor over all replicas.
@@ -87,7 +90,9 @@ class TensorFlowCollectives(Collectives):
         """
         tensors = [_converted(tensor) for tensor in tensors]
         if not tf.executing_eagerly():
-            return operation(name, tensors, *args)
+            is_so = self._true.read_value()
+            hidden = [_hidden(tensor, is_so) for tensor in tensors]
+            return operation(name, hidden, *args)
         key = (operation.__name__, name)
         graph = self._graphs.get(key)
         if graph is None:
@@ -105,6 +110,34 @@ def _converted(tensor: Any) -> Any:
     if isinstance(tensor, tf.IndexedSlices):
         return tensor
     return tf.convert_to_tensor(tensor)
+
+
+def _hidden(tensor: Any, is_so: Any) -> Any:
+    """The tensor, of which a graph does not know its value beforehand.
+
+    Horovod's operations do not count as stateful: TensorFlow's graph
+    optimizer would run one on a constant once, while it folds constants, and
+    never again, and other replicas would wait from the next call on. (Were
+    they stateful, `tf.function` would run them one after the other.)
+
+    Args:
+        tensor: a tensor or `tf.IndexedSlices`.
+        is_so: a boolean that is true, which the graph does not know.
+
+    Returns:
+        The same. Large tensors, of which it costs a copy, are as they were:
+        they are gradients, which depend on weights.
+    """
+    if isinstance(tensor, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            _hidden(tensor.values, is_so),
+            _hidden(tensor.indices, is_so),
+            tensor.dense_shape,
+        )
+    size = tensor.shape.num_elements()
+    if size is not None and size > _MAX_HIDDEN:
+        return tensor
+    return tf.where(is_so, tensor, tf.zeros_like(tensor))
 
 
 def _sum_all(name: str, tensors: Sequence[Any]) -> list[Any]:
