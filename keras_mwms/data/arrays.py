@@ -88,6 +88,11 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
         return self._batch_size
 
     @property
+    def first_batch(self) -> int:
+        """Rows of the first global batch."""
+        return min(self._batch_size, self._rows)
+
+    @property
     def has_partial_batch(self) -> bool:
         """Whether the last global batch is smaller."""
         return self._rows % self._batch_size > 0
@@ -124,9 +129,7 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
 
         As many as this replica gets in a step; no random order is drawn.
         """
-        first = slices.slice_of(
-            min(self._batch_size, self._rows), self._ring.size, 0
-        )
+        first = slices.slice_of(self.first_batch, self._ring.size, 0)
         return self._take(first, "convert_to_numpy")
 
     def get_numpy_iterator(self) -> Iterator[Any]:

@@ -27,11 +27,14 @@ class EpochDatasets:
         self._started = True
         # tf.data would make tensors of lists.
         example = keras.tree.lists_to_tuples(
-            adapter.local_batch(np.zeros((1,), np.int64), _NUMPY)
+            adapter.local_batch(np.arange(adapter.first_batch), _NUMPY)
         )
+        # As with Keras's own, a batch has a static size if all have the same.
+        is_static = adapter.num_batches == 1 or not adapter.has_partial_batch
         leaves = _leaves(example)
         self._dataset = tf.data.Dataset.from_generator(
-            self._rows, output_signature=tuple(map(_spec, leaves))
+            self._rows,
+            output_signature=tuple(_spec(leaf, is_static) for leaf in leaves),
         ).map(lambda *flat: _rebuild(example, list(flat)))
         self._dataset = self._dataset.prefetch(tf.data.AUTOTUNE)
 
@@ -60,9 +63,11 @@ def _leaves(batch: Any) -> list[Any]:
     return [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
 
 
-def _spec(leaf: Any) -> tf.TensorSpec:
+def _spec(leaf: Any, is_static: bool) -> tf.TensorSpec:
     tensor = tf.convert_to_tensor(leaf)
-    shape = (None, *tensor.shape[1:]) if tensor.shape.rank else ()
+    shape = tensor.shape
+    if shape.rank and not is_static:
+        shape = (None, *shape[1:])
     return tf.TensorSpec(shape, tensor.dtype)
 
 

@@ -7,6 +7,8 @@ what it saves stay as they are.
 import functools
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -19,9 +21,13 @@ from keras_mwms.collectives import Collectives
 from keras_mwms.training import backend as backends
 from keras_mwms.training import callbacks as own_callbacks
 from keras_mwms.training import failures
+from keras_mwms.training import merging
 from keras_mwms.training import metrics
+from keras_mwms.training import optimizer_paths
 from keras_mwms.training import predictions
+from keras_mwms.training import preprocessing
 from keras_mwms.training import state
+from keras_mwms.training import stateful
 from keras_mwms.training.gradients import GradientReducer
 from keras_mwms.training.in_sync import Comparison
 
@@ -57,6 +63,9 @@ class Hooks:
             )
         }
         self._evaluating = False
+        self._merger = merging.Merger(
+            ring, model, lambda v: self._index.get(id(v))
+        )
         self.check_in_sync_every: int | None = None
 
     def attach(self) -> None:
@@ -74,6 +83,8 @@ class Hooks:
             own = getattr(self, f"_{name}")
             setattr(model, name, self._documented(own, original))
         saving.hook(model, self.ring.rank)
+        for name in saving.METHODS:
+            setattr(model, name, self._after_merging(getattr(model, name)))
         setattr(model, _ATTRIBUTE, self)
         if model.compiled:
             self._prepare_compiled()
@@ -142,7 +153,9 @@ class Hooks:
                 batch_size=validation_batch_size or batch_size,
                 steps=validation_steps,
             )
-        self._prepare(train)
+        self._prepare(train, steps_per_epoch)
+        if validation_data is not None:
+            self._check_batches(validation_data, validation_steps)
         self._synchronize()
         comparison = self.comparison()
         with own_callbacks.agreeing(
@@ -185,8 +198,10 @@ class Hooks:
             x = self._shard(
                 x, y, sample_weight, batch_size=batch_size, steps=steps
             )
-            self._prepare(x)
+            self._prepare(x, steps)
             self._synchronize_if_new()
+            self._merger.before_read()
+            self._merger.start()
         self._evaluating = True
         try:
             return self._original["evaluate"](
@@ -211,9 +226,12 @@ class Hooks:
         shard = self._shard(
             x, batch_size=batch_size, steps=steps, with_share=False
         )
+        self._check_batches(shard, steps)
         if not _keras.layers_are_built(self.model):
             self.model(keras.utils.unpack_x_y_sample_weight(shard.sample())[0])
+            self._check_batches(shard, steps)
         self._synchronize_if_new()
+        self._merger.before_read()
         outputs = self._original["predict"](
             shard,
             verbose=self._verbose(verbose),
@@ -224,10 +242,12 @@ class Hooks:
 
     def _train_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         self._prepare_batch(x, *args, **kwargs)
+        self._merger.before_step()
         return self._original["train_on_batch"](x, *args, **kwargs)
 
     def _test_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         self._prepare_batch(x, *args, **kwargs)
+        self._merger.before_read()
         return self._original["test_on_batch"](x, *args, **kwargs)
 
     def _prepare_batch(
@@ -250,13 +270,24 @@ class Hooks:
     def _finish(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def finish_logs(logs: Any) -> Any:
-            if not self._evaluating:
-                state.merge_moving_statistics(self.ring, self.model)
+            if self._evaluating:
+                # Moving statistics do not change here.
+                self._merger.merge(merging.aggregated_variables(self.model))
+            else:
+                self._merger.merge(merging.merged_variables(self.model))
                 for _, optimizer in _optimizers_of(self.model):
                     state.merge_accumulators(self.ring, optimizer)
             return metrics.finished_logs(self.ring, self.model, original, logs)
 
         return finish_logs
+
+    def _after_merging(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(save)
+        def save_merged(*args: Any, **kwargs: Any) -> Any:
+            self._merger.before_read()
+            return save(*args, **kwargs)
+
+        return save_merged
 
     def _shard(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         return data.shard(self.ring, x, *args, **kwargs)
@@ -287,14 +318,19 @@ class Hooks:
                 reducer.hook()
                 self._reducers[id(optimizer)] = reducer
 
-    def _prepare(self, shard: Any) -> None:
+    def _prepare(self, shard: Any, steps: int | None) -> None:
         """Creates all variables, so that they can start from the chief's."""
         self._hook_optimizers()
+        self._check_batches(shard, steps)
         if self._backend.peeks_to_build and not _keras.is_built(self.model):
             # One process would start an epoch to see a batch: draw from the
             # random generators what it would draw.
             next(shard.start_epoch())
         self._backend.build(self.model, shard.sample())
+        self._check_batches(shard, steps)
+
+    def _check_batches(self, shard: Any, steps: int | None) -> None:
+        stateful.check_batches(self.ring, self.model, shard, steps)
 
     def _synchronize_if_new(self) -> None:
         known = self._index.keys()
@@ -304,24 +340,32 @@ class Hooks:
     def _synchronize(self) -> None:
         """Starts from the chief's state. Every replica calls."""
         model = self.model
-        variables = list(model.variables)
-        order = state.agreed_order(
-            self.ring, variables, self._backend.paths_of(model)
+        preprocessing.synchronize(self.ring, model)
+        paths = self._backend.paths_of(model)
+        variables = self._in_chiefs_order(model.variables, paths)
+        of_optimizers = list(
+            optimizer_paths.named(model, _optimizers_of(model), paths)
         )
-        variables = [variables[i] for i in order]
+        of_optimizers = self._in_chiefs_order(
+            [v for _, v in of_optimizers],
+            optimizer_paths.for_pairing(of_optimizers),
+        )
         self._synchronized = variables
         self._index = {id(v): i for i, v in enumerate(variables)}
-        of_optimizers = [
-            v
-            for _, optimizer in _optimizers_of(model)
-            for v in optimizer.variables
-        ]
+        self._merger.before_read()
         state.broadcast(self.ring, [*variables, *of_optimizers])
+        self._merger.start()
         if self.ring.rank:
             state.spread_seeds(self.ring, model)
             self._backend.spread_random_state(self.ring.rank)
         for _, optimizer in _optimizers_of(model):
             state.clear_others_accumulators(self.ring, optimizer)
+
+    def _in_chiefs_order(
+        self, variables: Sequence[Any], paths: Mapping[int, str]
+    ) -> list[Any]:
+        order = state.agreed_order(self.ring, variables, paths)
+        return [variables[i] for i in order]
 
 
 def hooks_of(model: keras.Model) -> Hooks | None:

@@ -5,7 +5,6 @@ import hashlib
 import math
 import warnings
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,8 @@ import numpy as np
 from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.errors import OutOfSyncError
+from keras_mwms.training import merging
+from keras_mwms.training import optimizer_paths
 from keras_mwms.training import state
 from keras_mwms.training.backend import Backend
 
@@ -53,8 +54,8 @@ class Comparison:
     """The state of a model that should be the same on all replicas.
 
     Left out is what may differ: seeds, metrics, states of stateful RNNs,
-    gradients that are accumulated, and moving statistics of batch
-    normalization that are merged at the end of an epoch only.
+    gradients that are accumulated, and what is merged at the end of an epoch
+    only, as the moving statistics of batch normalization.
 
     Args:
         ring: the collectives.
@@ -77,7 +78,7 @@ class Comparison:
 
     def differences(self) -> tuple[Difference, ...]:
         """What differs now. Every replica calls."""
-        merged_later = state.moving_statistics_of(self.model)
+        merged_later = merging.merged_variables(self.model)
         return self._compare(leave_out=merged_later, adopt=False)
 
     def check(self, step: int) -> None:
@@ -117,18 +118,20 @@ class Comparison:
     ) -> tuple[Difference, ...]:
         # Before the first exchange: on JAX a step may still be running.
         self._backend.sync_state(self.model)
-        named = list(self._variables(leave_out))
-        digests = [_digest(_array(v)) for _, v in named]
-        paths = [path for path, _ in named]
-        whole = hashlib.sha256("\n".join(paths + digests).encode()).hexdigest()
+        of_model = list(self._variables(leave_out))
+        of_optimizers = list(self._optimizer_variables())
+        named = of_model + of_optimizers
+        partner_paths = {
+            id(v): path for path, v in of_model
+        } | optimizer_paths.for_pairing(of_optimizers)
+        paths, variables = zip(*named, strict=True) if named else ((), ())
+        digests = [_digest(_array(v)) for v in variables]
+        whole = hashlib.sha256(
+            "\n".join([*partner_paths.values(), *digests]).encode()
+        ).hexdigest()
         if len(set(self.ring.gather_values(whole))) == 1:
             return ()
-        variables = [v for _, v in named]
-        order = state.agreed_order(
-            self.ring,
-            variables,
-            {id(v): path for path, v in named},
-        )
+        order = state.agreed_order(self.ring, variables, partner_paths)
         of_all = self.ring.gather_values([digests[i] for i in order])
         found = []
         for i, column in zip(order, zip(*of_all, strict=True), strict=True):
@@ -149,34 +152,24 @@ class Comparison:
         return float(max(distances))
 
     def _variables(self, leave_out: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """What is compared, by paths that are unique on this replica."""
+        """What is compared of the model, by paths."""
         differ = {id(v) for v in leave_out}
         paths = self._backend.paths_of(self.model)
         # Seeds, metrics and states of RNNs are no weights in Keras.
         for v in self.model.weights:
             if id(v) not in differ and v.dtype != "string":
                 yield paths.get(id(v), v.path), v
-        # Optimizers name their variables after those of the model.
-        renamed = {
-            v.path.replace("/", "_"): paths[id(v)]
-            for v in self.model.trainable_variables
-            if id(v) in paths
+
+    def _optimizer_variables(self) -> Iterator[tuple[str, Any]]:
+        """What is compared of the optimizers, by paths."""
+        paths = self._backend.paths_of(self.model)
+        own = {
+            id(v)
+            for _, optimizer in self._optimizers
+            for v in _keras.accumulators_of(optimizer)
         }
-        for label, optimizer in self._optimizers:
-            own = {id(v) for v in _keras.accumulators_of(optimizer)}
-            for v in optimizer.variables:
-                if id(v) not in own:
-                    yield f"{label}/{_renamed(v.path, renamed)}", v
-
-
-def _renamed(path: str, renamed: Mapping[str, str]) -> str:
-    """The path of an optimizer's variable, by that of the model's."""
-    folder, _, name = path.rpartition("/")
-    # The longest first: "variable_1" begins like "variable".
-    for old in sorted(renamed, key=len, reverse=True):
-        if name.startswith(f"{old}_"):
-            return f"{folder}/{renamed[old]}{name.removeprefix(old)}"
-    return path
+        named = optimizer_paths.named(self.model, self._optimizers, paths)
+        yield from ((path, v) for path, v in named if id(v) not in own)
 
 
 def _array(variable: Any) -> np.ndarray:

@@ -15,6 +15,8 @@ from keras_mwms.collectives import Collectives
 # Replica r draws its random numbers r times this far from the chief's seed.
 SEED_STRIDE = 1_000_003
 
+_AGGREGATIONS = ("mean", "sum", "only_first_replica")
+
 
 def agreed_order(
     ring: Collectives, variables: Sequence[Any], paths: Mapping[int, str]
@@ -96,7 +98,7 @@ def clear_others_accumulators(
 
 
 def moving_statistics_of(model: keras.Model) -> list[Any]:
-    """The variables that `merge_moving_statistics` merges."""
+    """The moving statistics of batch normalization."""
     return [
         v
         for layer in _batch_normalizations_of(model)
@@ -104,12 +106,26 @@ def moving_statistics_of(model: keras.Model) -> list[Any]:
     ]
 
 
+def aggregated_variables(model: keras.Model) -> list[Any]:
+    """The variables without a gradient that say how replicas are merged.
+
+    A layer says so by `add_weight(..., trainable=False, aggregation="sum")`.
+    Keras's default, `"none"`, says nothing: such variables are left alone.
+    """
+    return [
+        v
+        for v in model.non_trainable_variables
+        if v.aggregation in _AGGREGATIONS and v.dtype != "string"
+    ]
+
+
 def that_depend_on_rows(model: keras.Model) -> list[Any]:
     """The variables that hold what this replica's own rows say.
 
     A step in which the replica has no rows must not change them: it runs on
-    a filler row. These are the metrics, and the moving statistics of
-    unsynchronized batch normalization. All else that has no gradient changes
+    a filler row. These are the metrics, the moving statistics of
+    unsynchronized batch normalization, and what is merged by its
+    `aggregation`. All else that has no gradient changes
     alike on every replica, with rows and without: the statistics of
     synchronized batch normalization, which are those of the global batch, or
     the vectors of spectral normalization, which come from the weights.
@@ -126,18 +142,11 @@ def that_depend_on_rows(model: keras.Model) -> list[Any]:
         if not layer.synchronized
         for v in _moving_statistics_of(layer)
     ]
-    return [*statistics, *model.metrics_variables]
-
-
-def merge_moving_statistics(ring: Collectives, model: keras.Model) -> None:
-    """Sets the moving statistics of batch normalization to their mean."""
-    statistics = moving_statistics_of(model)
-    if not statistics:
-        return
-    values = [keras.ops.convert_to_numpy(v.value) for v in statistics]
-    sums = ring.sum_arrays([np.asarray(v, np.float64) for v in values])
-    for variable, total in zip(statistics, sums, strict=True):
-        variable.assign((total / ring.size).astype(np.float32))
+    return [
+        *statistics,
+        *aggregated_variables(model),
+        *model.metrics_variables,
+    ]
 
 
 def merge_accumulators(
