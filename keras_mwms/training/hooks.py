@@ -272,7 +272,7 @@ class Hooks:
         def finish_logs(logs: Any) -> Any:
             if self._evaluating:
                 # Moving statistics do not change here.
-                self._merger.merge(merging.aggregated_variables(self.model))
+                self._merger.merge(state.aggregated_variables(self.model))
             else:
                 self._merger.merge(merging.merged_variables(self.model))
                 for _, optimizer in _optimizers_of(self.model):

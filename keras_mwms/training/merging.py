@@ -9,25 +9,13 @@ import numpy as np
 from keras_mwms.collectives import Collectives
 from keras_mwms.training import state
 
-_AGGREGATIONS = ("mean", "sum", "only_first_replica")
-
-
-def aggregated_variables(model: keras.Model) -> list[Any]:
-    """The variables without a gradient that say how replicas are merged.
-
-    A layer says so by `add_weight(..., trainable=False, aggregation="sum")`.
-    Keras's default, `"none"`, says nothing: such variables are left alone.
-    """
-    return [
-        v
-        for v in model.non_trainable_variables
-        if v.aggregation in _AGGREGATIONS and v.dtype != "string"
-    ]
-
 
 def merged_variables(model: keras.Model) -> list[Any]:
-    """All that is merged: these, and moving statistics."""
-    found = [*state.moving_statistics_of(model), *aggregated_variables(model)]
+    """All that is merged: moving statistics, and what says how."""
+    found = [
+        *state.moving_statistics_of(model),
+        *state.aggregated_variables(model),
+    ]
     return list({id(v): v for v in found}.values())
 
 
@@ -61,7 +49,7 @@ class Merger:
         """Notes what sums go on from. The replicas are equal now."""
         self._equal = {
             id(v): _array(v)
-            for v in aggregated_variables(self._model)
+            for v in state.aggregated_variables(self._model)
             if v.aggregation == "sum"
         }
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_mwms import _keras
@@ -137,6 +139,7 @@ class TensorFlowBackend(Backend):
 
     def build(self, model: Any, batch: Any) -> None:
         """Creates the variables of a model, its metrics and its optimizer."""
+        batch = keras.tree.map_structure(_as_text, batch)
         try:
             super().build(model, batch)
         except RuntimeError:
@@ -165,6 +168,12 @@ def _hidden_zeros(like: Any) -> Any:
     """
     zeros = tf.zeros_like(like)
     return tf.where(tf.equal(like, like), zeros, like)
+
+
+def _as_text(leaf: Any) -> Any:
+    """A tensor of an array of texts, for which Keras has no dtype."""
+    is_text = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OSU"
+    return tf.convert_to_tensor(leaf) if is_text else leaf
 
 
 def _run(
