@@ -219,7 +219,7 @@ def adapted(layer, when):
     if when == "between":
         model.predict(x, batch_size=4, verbose=0)
         adapt()
-    model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0)
+    model.fit(x, x[:, :1], batch_size=4, epochs=2, shuffle=False, verbose=0)
     predictions = model.predict(x, batch_size=4, verbose=0)
     return facts_of(model, predictions=predictions)
 
