@@ -6,7 +6,6 @@ what it saves stay as they are.
 
 import functools
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from keras_mwms.training import callbacks as own_callbacks
 from keras_mwms.training import failures
 from keras_mwms.training import merging
 from keras_mwms.training import metrics
-from keras_mwms.training import optimizer_paths
+from keras_mwms.training import optimizers
 from keras_mwms.training import predictions
 from keras_mwms.training import preprocessing
 from keras_mwms.training import state
@@ -93,8 +92,12 @@ class Hooks:
 
     def comparison(self) -> Comparison:
         """Compares the model's state between the replicas."""
-        optimizers = _optimizers_of(self.model)
-        return Comparison(self.ring, self._backend, self.model, optimizers)
+        return Comparison(
+            self.ring,
+            self._backend,
+            self.model,
+            optimizers.of_model(self.model),
+        )
 
     def _documented(
         self, own: Callable[..., Any], original: Callable[..., Any]
@@ -162,7 +165,7 @@ class Hooks:
             self.ring,
             self._backend,
             self.model,
-            _optimizers_of(self.model),
+            optimizers.of_model(self.model),
             callbacks,
             self.check_in_sync_every,
             comparison.check,
@@ -275,7 +278,7 @@ class Hooks:
                 self._merger.merge(state.aggregated_variables(self.model))
             else:
                 self._merger.merge(merging.merged_variables(self.model))
-                for _, optimizer in _optimizers_of(self.model):
+                for _, optimizer in optimizers.of_model(self.model):
                     state.merge_accumulators(self.ring, optimizer)
             return metrics.finished_logs(self.ring, self.model, original, logs)
 
@@ -306,7 +309,7 @@ class Hooks:
         self._hook_optimizers()
 
     def _hook_optimizers(self) -> None:
-        for label, optimizer in _optimizers_of(self.model):
+        for label, optimizer in optimizers.of_model(self.model):
             if id(optimizer) not in self._reducers:
                 reducer = GradientReducer(
                     self.ring,
@@ -344,11 +347,11 @@ class Hooks:
         paths = self._backend.paths_of(model)
         variables = self._in_chiefs_order(model.variables, paths)
         of_optimizers = list(
-            optimizer_paths.named(model, _optimizers_of(model), paths)
+            optimizers.named(model, optimizers.of_model(model), paths)
         )
         of_optimizers = self._in_chiefs_order(
             [v for _, v in of_optimizers],
-            optimizer_paths.for_pairing(of_optimizers),
+            optimizers.for_pairing(of_optimizers),
         )
         self._synchronized = variables
         self._index = {id(v): i for i, v in enumerate(variables)}
@@ -358,7 +361,7 @@ class Hooks:
         if self.ring.rank:
             state.spread_seeds(self.ring, model)
             self._backend.spread_random_state(self.ring.rank)
-        for _, optimizer in _optimizers_of(model):
+        for _, optimizer in optimizers.of_model(model):
             state.clear_others_accumulators(self.ring, optimizer)
 
     def _in_chiefs_order(
@@ -371,31 +374,3 @@ class Hooks:
 def hooks_of(model: keras.Model) -> Hooks | None:
     """The hooks of a model that is distributed already."""
     return getattr(model, _ATTRIBUTE, None)
-
-
-def _optimizers_of(
-    model: keras.Model,
-) -> list[tuple[str, keras.optimizers.Optimizer]]:
-    """The optimizers that a model holds, with names for them.
-
-    They are attributes, or in a list, tuple or dictionary that is one.
-    """
-    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
-    for attribute, value in sorted(vars(model).items()):
-        if attribute.startswith("_self_"):
-            continue  # TensorFlow's own tracking of what stands elsewhere.
-        for label, candidate in _labelled(attribute, value):
-            if isinstance(candidate, keras.optimizers.Optimizer):
-                found.setdefault(id(candidate), (label, candidate))
-    return list(found.values())
-
-
-def _labelled(attribute: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key in sorted(value, key=str):
-            yield f"{attribute}.{key}", value[key]
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            yield f"{attribute}.{i}", item
-    else:
-        yield attribute, value

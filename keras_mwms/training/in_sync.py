@@ -15,7 +15,7 @@ from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.errors import OutOfSyncError
 from keras_mwms.training import merging
-from keras_mwms.training import optimizer_paths
+from keras_mwms.training import optimizers
 from keras_mwms.training import state
 from keras_mwms.training.backend import Backend
 
@@ -123,7 +123,7 @@ class Comparison:
         named = of_model + of_optimizers
         partner_paths = {
             id(v): path for path, v in of_model
-        } | optimizer_paths.for_pairing(of_optimizers)
+        } | optimizers.for_pairing(of_optimizers)
         paths, variables = zip(*named, strict=True) if named else ((), ())
         digests = [_digest(_array(v)) for v in variables]
         whole = hashlib.sha256(
@@ -168,7 +168,7 @@ class Comparison:
             for _, optimizer in self._optimizers
             for v in _keras.accumulators_of(optimizer)
         }
-        named = optimizer_paths.named(self.model, self._optimizers, paths)
+        named = optimizers.named(self.model, self._optimizers, paths)
         yield from ((path, v) for path, v in named if id(v) not in own)
 
 

@@ -239,16 +239,19 @@ def of_the_user():
     class Model(keras.Sequential):
         def compute_metrics(self, x, y, y_pred, sample_weight=None):
             self.mean.update_state(ops.mean(y, axis=-1))
+            # One number a step: in one process each step counts once.
+            self.by_step.update_state(ops.mean(y))
             self.total.update_state(y)
             return super().compute_metrics(x, y, y_pred, sample_weight)
 
         @property
         def metrics(self):
-            return [*super().metrics, self.mean, self.total]
+            return [*super().metrics, self.mean, self.by_step, self.total]
 
     keras.utils.set_random_seed(3)
     model = Model([keras.Input((3,)), keras.layers.Dense(3)])
     model.mean = keras.metrics.Mean(name="mean")
+    model.by_step = keras.metrics.Mean(name="by_step")
     model.total = keras.metrics.Sum(name="total")
     model.compile(
         keras.optimizers.SGD(0.05),

@@ -1,4 +1,4 @@
-"""Names the variables of optimizers by those of the model."""
+"""The optimizers of a model, and paths for their variables."""
 
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -6,6 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+
+
+def of_model(
+    model: keras.Model,
+) -> list[tuple[str, keras.optimizers.Optimizer]]:
+    """The optimizers that a model holds, with names for them.
+
+    They are attributes, or in a list, tuple or dictionary that is one.
+    """
+    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
+    for attribute, value in sorted(vars(model).items()):
+        if attribute.startswith("_self_"):
+            continue  # TensorFlow's own tracking of what stands elsewhere.
+        for label, candidate in _labelled(attribute, value):
+            if isinstance(candidate, keras.optimizers.Optimizer):
+                found.setdefault(id(candidate), (label, candidate))
+    return list(found.values())
 
 
 def named(
@@ -63,3 +80,14 @@ def _renamed(path: str, renamed: Mapping[str, str]) -> str:
         if name.startswith(f"{old}_"):
             return f"{folder}/{renamed[old]}{name.removeprefix(old)}"
     return path
+
+
+def _labelled(attribute: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key in sorted(value, key=str):
+            yield f"{attribute}.{key}", value[key]
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield f"{attribute}.{i}", item
+    else:
+        yield attribute, value
