@@ -128,7 +128,7 @@ def own_step(kind, backend, seed):
     return facts_of(model)
 
 
-def test_a_train_step_of_the_users_own(cluster, alone, backend):
+def test_a54_a_train_step_of_the_users_own(cluster, alone, backend):
     seeds = PerRank([6, 7, 8])
     got = cluster(3).run(own_step, "reduces", backend, seeds)
     assert_as_alone(got, alone(own_step, "reduces", backend, 6))
@@ -159,7 +159,7 @@ def rivals(backend, seed):
     )
 
 
-def test_two_optimizers(cluster, alone, backend):
+def test_a54_two_optimizers(cluster, alone, backend):
     """As in a GAN: each trains its own part of the model."""
     got = cluster(2).run(rivals, backend, PerRank([6, 7]))
     expected = alone(rivals, backend, 6)
