@@ -40,7 +40,7 @@ _NEVER_STOP = frozenset(
 Optimizers = Sequence[tuple[str, keras.optimizers.Optimizer]]
 
 
-class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
+class EpochAgreement(keras.callbacks.Callback):  # type: ignore[misc]
     """Agrees at the beginning and at the end of each epoch.
 
     Training stops on all replicas if one wants to stop. Learning rates become
@@ -79,7 +79,7 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
                 variables[label].assign(rate)
 
 
-class StepAgreement(Agreement):
+class StepAgreement(EpochAgreement):
     """Agrees after each step as well.
 
     Keras calls it on the thread that trains, for it overrides a hook of
@@ -165,7 +165,7 @@ def agreeing(
     own = (
         StepAgreement(ring, optimizers, backend, may_stop, every, check)
         if may_stop or every
-        else Agreement(ring, optimizers)
+        else EpochAgreement(ring, optimizers)
     )
     if not is_list:
         yield [*users, own]
