@@ -116,26 +116,12 @@ class JaxBackend(Backend):
 
         def train_step(before: Any, data: Any) -> Any:
             logs, after, step = _run(model, ring, original, before, data)
-            trainable, non_trainable, optimizer, of_metrics = after
             trained = any(
                 new is not old
-                for new, old in zip(trainable, before[0], strict=True)
+                for new, old in zip(after[0], before[0], strict=True)
             )
             check_reduced(step, trained)
-            return logs, (
-                trainable,
-                _put_back(
-                    step,
-                    model,
-                    model.non_trainable_variables,
-                    non_trainable,
-                    before[1],
-                ),
-                optimizer,
-                _put_back(
-                    step, model, model.metrics_variables, of_metrics, before[3]
-                ),
-            )
+            return logs, _without_fillers(step, model, after, before)
 
         return train_step
 
@@ -146,20 +132,7 @@ class JaxBackend(Backend):
 
         def test_step(before: Any, data: Any) -> Any:
             logs, after, step = _run(model, ring, original, before, data)
-            trainable, non_trainable, of_metrics = after
-            return logs, (
-                trainable,
-                _put_back(
-                    step,
-                    model,
-                    model.non_trainable_variables,
-                    non_trainable,
-                    before[1],
-                ),
-                _put_back(
-                    step, model, model.metrics_variables, of_metrics, before[2]
-                ),
-            )
+            return logs, _without_fillers(step, model, after, before)
 
         return test_step
 
@@ -180,28 +153,38 @@ def _run(
     return logs, new_state, step
 
 
-def _put_back(
-    step: steps.Step, model: Any, variables: Sequence[Any], new: Any, old: Any
+def _without_fillers(
+    step: steps.Step, model: Any, after: Any, before: Any
 ) -> Any:
     """A step without rows leaves no trace in what depends on them.
 
     Args:
         step: the finished step.
         model: the model.
-        variables: some of the model's variables.
-        new: their values after the step.
-        old: those before.
+        after: the state after the step: trainable and other variables, in
+            training those of the optimizer, metrics.
+        before: the state before it.
 
     Returns:
-        The values that they get.
+        The state to go on with.
     """
     if not step.may_be_empty:
-        return new
+        return after
     depend = {id(v) for v in state.that_depend_on_rows(model)}
-    return [
-        jnp.where(step.share > 0, n, o) if id(v) in depend else n
-        for v, n, o in zip(variables, new, old, strict=True)
-    ]
+
+    def put_back(variables: Sequence[Any], new: Any, old: Any) -> Any:
+        return [
+            jnp.where(step.share > 0, n, o) if id(v) in depend else n
+            for v, n, o in zip(variables, new, old, strict=True)
+        ]
+
+    trainable, others, *of_optimizer, of_metrics = after
+    return (
+        trainable,
+        put_back(model.non_trainable_variables, others, before[1]),
+        *of_optimizer,
+        put_back(model.metrics_variables, of_metrics, before[-1]),
+    )
 
 
 BACKEND = JaxBackend()
