@@ -53,12 +53,8 @@ def _of_all_rows(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(
         self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
     ) -> Any:
-        step = steps.current()
-        if (
-            step is None
-            or not step.can_gather
-            or not _mixes_rows(self, y_true, y_pred)
-        ):
+        step = _joining(self, y_true, y_pred)
+        if step is None:
             return original(self, y_true, y_pred, sample_weight)
         joined = _joined(step, (y_true, y_pred, sample_weight))
         with steps.entered(None):
@@ -104,13 +100,8 @@ def _metric_of_all_rows(original: Callable[..., Any]) -> Callable[..., Any]:
     def update_state(
         self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
     ) -> Any:
-        step = steps.current()
-        if (
-            step is None
-            or sample_weight is not None
-            or not step.can_gather
-            or not _mixes_rows(self, y_true, y_pred)
-        ):
+        step = _joining(self, y_true, y_pred)
+        if step is None or sample_weight is not None:
             return original(self, y_true, y_pred, sample_weight)
         # Every replica counts all rows: its share of them makes them once.
         # Keras itself takes no weights for one number.
@@ -142,6 +133,14 @@ def _by_share(original: Callable[..., Any]) -> Callable[..., Any]:
 
 # Whether the rows of a batch are mixed, by loss or metric.
 _MIXES: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+
+def _joining(of: Any, y_true: Any, y_pred: Any) -> Step | None:
+    """The step in which a loss or metric needs the rows of all replicas."""
+    step = steps.current()
+    if step is None or not step.can_gather:
+        return None
+    return step if _mixes_rows(of, y_true, y_pred) else None
 
 
 def _mixes_rows(of: Any, y_true: Any, y_pred: Any) -> bool:
