@@ -67,13 +67,17 @@ def _synchronized(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _counted(layer: Any, inputs: Any, mask: Any) -> Any:
     """How many values of each channel the local statistics are made of."""
-    counted = ops.ones_like(inputs)
-    if mask is not None:
-        mask = ops.cast(ops.expand_dims(mask, axis=-1), "bool")
-        counted = ops.cast(
-            ops.broadcast_to(mask, ops.shape(inputs)), counted.dtype
-        )
-    return ops.sum(counted, axis=_keras.reduction_axes_of(layer))
+    axes = _keras.reduction_axes_of(layer)
+    shape = ops.shape(inputs)
+    if mask is None:
+        # Without a pass over the inputs.
+        count = ops.ones((shape[layer.axis],), inputs.dtype)
+        for axis in axes:
+            count = count * ops.cast(shape[axis], inputs.dtype)
+        return count
+    mask = ops.cast(ops.expand_dims(mask, axis=-1), "bool")
+    counted = ops.cast(ops.broadcast_to(mask, shape), inputs.dtype)
+    return ops.sum(counted, axis=axes)
 
 
 def _of_all_replicas(backend: backends.Backend, step: Step, own: Any) -> Any:
