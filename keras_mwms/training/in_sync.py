@@ -5,6 +5,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,8 +119,9 @@ class Comparison:
     ) -> tuple[Difference, ...]:
         # Before the first exchange: on JAX a step may still be running.
         self._backend.sync_state(self.model)
-        of_model = list(self._variables(leave_out))
-        of_optimizers = list(self._optimizer_variables())
+        paths_of_model = self._backend.paths_of(self.model)
+        of_model = list(self._variables(leave_out, paths_of_model))
+        of_optimizers = list(self._optimizer_variables(paths_of_model))
         named = of_model + of_optimizers
         partner_paths = {
             id(v): path for path, v in of_model
@@ -151,18 +153,20 @@ class Comparison:
             variable.assign(chiefs)
         return float(max(distances))
 
-    def _variables(self, leave_out: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    def _variables(
+        self, leave_out: Sequence[Any], paths: Mapping[int, str]
+    ) -> Iterator[tuple[str, Any]]:
         """What is compared of the model, by paths."""
         differ = {id(v) for v in leave_out}
-        paths = self._backend.paths_of(self.model)
         # Seeds, metrics and states of RNNs are no weights in Keras.
         for v in self.model.weights:
             if id(v) not in differ and v.dtype != "string":
                 yield paths.get(id(v), v.path), v
 
-    def _optimizer_variables(self) -> Iterator[tuple[str, Any]]:
+    def _optimizer_variables(
+        self, paths: Mapping[int, str]
+    ) -> Iterator[tuple[str, Any]]:
         """What is compared of the optimizers, by paths."""
-        paths = self._backend.paths_of(self.model)
         own = {
             id(v)
             for _, optimizer in self._optimizers
