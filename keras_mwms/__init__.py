@@ -18,6 +18,7 @@ from keras_mwms.errors import WorkerLostError
 from keras_mwms.version import __version__
 
 if TYPE_CHECKING:
+    from keras_mwms.data.policy import AutoShardPolicy
     from keras_mwms.entry import check_in_sync
     from keras_mwms.entry import distribute
     from keras_mwms.world import barrier
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from keras_mwms.world import world_size
 
 _HOMES = {
+    "AutoShardPolicy": "keras_mwms.data.policy",
     "distribute": "keras_mwms.entry",
     "check_in_sync": "keras_mwms.entry",
     "barrier": "keras_mwms.world",
@@ -39,6 +41,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AutoShardPolicy",
     "distribute",
     "check_in_sync",
     "rank",

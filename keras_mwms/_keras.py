@@ -19,9 +19,34 @@ from keras.src.metrics import reduction_metrics as _means
 from keras.src.trainers import data_adapters as _adapters
 from keras.src.trainers.data_adapters import array_data_adapter as _arrays
 from keras.src.trainers.data_adapters import array_slicing as _slicing
+from keras.src.trainers.data_adapters import data_adapter_utils as _data
+from keras.src.trainers.data_adapters import generator_data_adapter as _gen
+from keras.src.trainers.data_adapters import grain_dataset_adapter as _grain
+from keras.src.trainers.data_adapters import py_dataset_adapter as _py
+from keras.src.trainers.data_adapters import tf_dataset_adapter as _tf
+from keras.src.trainers.data_adapters import torch_data_loader_adapter as _torch
 from keras.src.trainers.data_adapters.data_adapter import (
     DataAdapter as DataAdapter,
 )
+
+ArrayAdapter = _arrays.ArrayDataAdapter
+GeneratorAdapter = _gen.GeneratorDataAdapter
+GrainAdapter = _grain.GrainDatasetAdapter
+LoaderAdapter = _torch.TorchDataLoaderAdapter
+PyDatasetAdapter = _py.PyDatasetAdapter
+TensorFlowAdapter = _tf.TFDatasetAdapter
+
+is_jax_array = _data.is_jax_array
+is_jax_sparse = _data.is_jax_sparse
+is_scipy_sparse = _data.is_scipy_sparse
+is_tf_ragged = _data.is_tensorflow_ragged
+is_tf_sparse = _data.is_tensorflow_sparse
+is_tf_tensor = _data.is_tensorflow_tensor
+is_torch_tensor = _data.is_torch_tensor
+jax_sparse_to_tf = _data.jax_sparse_to_tf_sparse
+scipy_to_jax = _data.scipy_sparse_to_jax_sparse
+scipy_to_tf = _data.scipy_sparse_to_tf_sparse
+tf_sparse_to_jax = _data.tf_sparse_to_jax_sparse
 
 can_convert_arrays = _arrays.can_convert_arrays
 train_validation_split = _slicing.train_validation_split
@@ -63,6 +88,45 @@ def data_adapter(
     return _adapters.get_data_adapter(
         x, y, sample_weight, steps_per_epoch=steps, **options
     )
+
+
+def raw_batches(adapter: DataAdapter) -> Iterator[Any]:
+    """Starts a pass of a `GeneratorAdapter` or `PyDatasetAdapter`.
+
+    Args:
+        adapter: the adapter.
+
+    Returns:
+        An iterator over the batches as the user's code makes them, in the
+        form `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
+    """
+    if isinstance(adapter, GeneratorAdapter):
+        return iter(adapter.generator())
+    return iter(adapter._get_iterator())
+
+
+def peeked_batch(adapter: DataAdapter) -> Any:
+    """The first batch of a `GeneratorAdapter`, which is not lost by it."""
+    return adapter._first_batches[0]
+
+
+def standardized(adapter: DataAdapter, batch: Any) -> Any:
+    """What a `PyDatasetAdapter` makes of an item of its dataset."""
+    return adapter._standardize_batch(batch)
+
+
+def is_tf_composite(leaf: Any) -> bool:
+    """Whether a leaf is a sparse or a ragged tensor of TensorFlow."""
+    return bool(_data.is_tensorflow_sparse(leaf)) or bool(
+        _data.is_tensorflow_ragged(leaf)
+    )
+
+
+def tf_to_numpy(tensor: Any) -> np.ndarray:
+    """A tensor of TensorFlow, of any kind, as a dense NumPy array."""
+    from keras.src.backend.tensorflow.core import convert_to_numpy
+
+    return np.asarray(convert_to_numpy(tensor))
 
 
 def inputs_of(adapter: DataAdapter) -> Any:

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_mwms import data
 from keras_mwms import world
 from keras_mwms.training.hooks import Hooks
 from keras_mwms.training.hooks import hooks_of
@@ -11,7 +12,10 @@ from keras_mwms.training.in_sync import Difference
 
 
 def distribute(
-    model: keras.Model, *, check_in_sync_every: int | None = None
+    model: keras.Model,
+    *,
+    auto_shard_policy: Any = None,
+    check_in_sync_every: int | None = None,
 ) -> keras.Model:
     """Makes a model train on all workers of the cluster.
 
@@ -34,6 +38,10 @@ def distribute(
 
     Args:
         model: a Keras model.
+        auto_shard_policy: how data are split that do not say so themselves:
+            an `AutoShardPolicy` or its name. `None` is `AUTO`. The options
+            of a `tf.data.Dataset` go before it. A second call for the same
+            model may change it.
         check_in_sync_every: compare the replicas after every so many steps
             of `fit`, as `check_in_sync` does, the same number on every
             replica (with `steps_per_execution` at the end of an execution).
@@ -44,7 +52,8 @@ def distribute(
 
     Raises:
         TypeError: `model` is not a Keras model.
-        ValueError: `check_in_sync_every` is not a positive integer.
+        ValueError: `check_in_sync_every` is not a positive integer, or there
+            is no such `auto_shard_policy`.
         ClusterConfigError: the description of the cluster is wrong.
         HorovodMissingError: Horovod is not installed for this backend.
         StartError: the members of the cluster do not fit together.
@@ -61,6 +70,7 @@ def distribute(
     _require_model(model, "distribute")
     if check_in_sync_every is not None:
         _require_positive(check_in_sync_every)
+    policy = data.policy_of(auto_shard_policy)
     hooks = hooks_of(model)
     if hooks is None:
         ring = world.join().ring
@@ -71,6 +81,8 @@ def distribute(
         hooks.attach()
     if check_in_sync_every is not None:
         hooks.check_in_sync_every = check_in_sync_every
+    if auto_shard_policy is not None:
+        hooks.auto_shard_policy = policy
     return model
 
 

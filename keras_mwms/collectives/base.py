@@ -141,7 +141,7 @@ class Collectives(abc.ABC):
         return True
 
     def gather_arrays(
-        self, arrays: Sequence[np.ndarray]
+        self, arrays: Sequence[np.ndarray], channel: str = "arrays"
     ) -> list[list[np.ndarray]]:
         """Returns the arrays of every replica, in rank order.
 
@@ -150,6 +150,7 @@ class Collectives(abc.ABC):
         Args:
             arrays: arrays of any dtype without Python objects, of the same
                 shapes and dtypes on every replica.
+            channel: calls pair with those of the same channel.
 
         Returns:
             For each replica a list of new arrays like `arrays`.
@@ -157,9 +158,9 @@ class Collectives(abc.ABC):
         mine = _copies(arrays)
         if not mine:
             return [[] for _ in range(self.size)]
-        with self._one_at_a_time("arrays"):
+        with self._one_at_a_time(channel):
             joined = self._gather(
-                np.concatenate([_bytes_of(array) for array in mine]), "arrays"
+                np.concatenate([_bytes_of(array) for array in mine]), channel
             )
         of_all = []
         for data in joined.reshape(self.size, -1):
@@ -209,9 +210,17 @@ class Collectives(abc.ABC):
                     _fill(pack, self.to_host(got))
         return copies
 
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Returns the bytes of every replica, in rank order."""
-        return self._gather_bytes(data, "bytes")
+    def gather_bytes(self, data: bytes, channel: str = "bytes") -> list[bytes]:
+        """Returns the bytes of every replica, in rank order.
+
+        Args:
+            data: bytes, as many as this replica likes.
+            channel: calls pair with those of the same channel.
+
+        Returns:
+            The bytes, one value a replica.
+        """
+        return self._gather_bytes(data, channel)
 
     def gather_array(self, array: np.ndarray) -> np.ndarray:
         """Joins the arrays of all replicas, in rank order, on axis 0.

@@ -102,27 +102,20 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
         """Rows of the last global batch if it is smaller."""
         return self._rows % self._batch_size or None
 
-    def fed_rows(
-        self, replica: int, steps: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The rows that a replica is fed in an unshuffled epoch.
+    def fed_rows(self, steps: int | None = None) -> list[np.ndarray]:
+        """How many rows each replica is fed in an unshuffled epoch.
 
         Args:
-            replica: its rank.
             steps: number of global batches, `None` for all.
 
         Returns:
-            `(rows, real)`: the row numbers in the order of feeding, and which
-            of them are its own rather than fillers.
+            For each step the own rows of every replica, int32. A replica
+            without one is fed a filler row.
         """
-        fed = []
-        for batch in self._global_batches(np.arange(self._rows)):
-            own = batch[slices.slice_of(len(batch), self._ring.size, replica)]
-            fed.append((own, True) if len(own) else (batch[:1], False))
-        fed = fed[:steps]
-        rows = np.concatenate([part for part, _ in fed])
-        real = np.concatenate([np.full(len(p), own) for p, own in fed])
-        return rows, real
+        return [
+            slices.rows_of(len(batch), self._ring.size)
+            for batch in self._global_batches(np.arange(self._rows))
+        ][:steps]
 
     def sample(self) -> Any:
         """The first rows, as plain NumPy, to build a model with.
@@ -131,6 +124,14 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
         """
         first = slices.slice_of(self.first_batch, self._ring.size, 0)
         return self._take(first, "convert_to_numpy")
+
+    def peek(self) -> Any:
+        """Like `sample`, where Keras would start an epoch to see a batch.
+
+        What it would draw from the random generators is drawn.
+        """
+        next(self.start_epoch())
+        return self.sample()
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """Starts an epoch of NumPy batches."""

@@ -17,6 +17,7 @@ from keras_mwms import _keras
 from keras_mwms import data
 from keras_mwms import saving
 from keras_mwms.collectives import Collectives
+from keras_mwms.data import notes
 from keras_mwms.training import backend as backends
 from keras_mwms.training import callbacks as own_callbacks
 from keras_mwms.training import failures
@@ -66,6 +67,7 @@ class Hooks:
             ring, model, lambda v: self._index.get(id(v))
         )
         self.check_in_sync_every: int | None = None
+        self.auto_shard_policy = data.AutoShardPolicy.AUTO
 
     def attach(self) -> None:
         """Hooks into the model and gives it the chief's state if it is built.
@@ -106,7 +108,10 @@ class Hooks:
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
-            with failures.told_as_lost(self.ring):
+            with (
+                failures.told_as_lost(self.ring),
+                notes.quiet_unless_chief(self.ring),
+            ):
                 return own(*args, **kwargs)
 
         return method
@@ -149,6 +154,7 @@ class Hooks:
             steps=steps_per_epoch,
             shuffle=shuffle,
             class_weight=class_weight,
+            epochs=epochs,
         )
         if validation_data is not None:
             validation_data = self._shard(
@@ -241,7 +247,7 @@ class Hooks:
             steps=steps,
             callbacks=callbacks,
         )
-        return predictions.joined(self.ring, shard, outputs, steps)
+        return predictions.joined(self.ring, shard.fed_rows(steps), outputs)
 
     def _train_on_batch(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         self._prepare_batch(x, *args, **kwargs)
@@ -293,7 +299,14 @@ class Hooks:
         return save_merged
 
     def _shard(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return data.shard(self.ring, x, *args, **kwargs)
+        return data.shard(
+            self.ring,
+            x,
+            *args,
+            policy=self.auto_shard_policy,
+            steps_per_execution=self.model.steps_per_execution,
+            **kwargs,
+        )
 
     def _verbose(self, verbose: Any) -> Any:
         """Progress and printed lines are the chief's alone."""
@@ -325,11 +338,11 @@ class Hooks:
         """Creates all variables, so that they can start from the chief's."""
         self._hook_optimizers()
         self._check_batches(shard, steps)
-        if self._backend.peeks_to_build and not _keras.is_built(self.model):
-            # One process would start an epoch to see a batch: draw from the
-            # random generators what it would draw.
-            next(shard.start_epoch())
-        self._backend.build(self.model, shard.sample())
+        batch = None
+        if not _keras.is_built(self.model):
+            peeks = self._backend.peeks_to_build
+            batch = shard.peek() if peeks else shard.sample()
+        self._backend.build(self.model, batch)
         self._check_batches(shard, steps)
 
     def _check_batches(self, shard: Any, steps: int | None) -> None:

@@ -1,0 +1,169 @@
+"""Feeds a model from data that come batch by batch, on all replicas alike."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_mwms import _keras
+from keras_mwms.collectives import Collectives
+from keras_mwms.data import batches
+from keras_mwms.data import feeding
+from keras_mwms.data import slices
+from keras_mwms.data.agreed import AgreedSteps
+from keras_mwms.data.agreed import Step
+from keras_mwms.data.agreed import check_first
+from keras_mwms.data.source import Part
+from keras_mwms.data.source import Source
+
+
+class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
+    """Feeds `fit`, `evaluate` and `predict` with this replica's rows.
+
+    Every replica makes its streams in the same order and takes the same
+    number of steps from each.
+
+    Args:
+        ring: the collectives.
+        channel: name of the exchanges of this stream alone.
+        source: this replica's part of the data.
+        num_batches: number of steps of an epoch that Keras is told, `None` if
+            it is not known.
+        with_share: whether batches come as `Shard` or one of its kin;
+            `predict` takes them plain.
+        limit: how many steps will be taken, `None` if that depends on the
+            data. Nothing is read beyond.
+        spans_passes: whether the limit counts the steps of all passes.
+        steps_per_execution: how many steps Keras takes at a time.
+    """
+
+    def __init__(
+        self,
+        ring: Collectives,
+        channel: str,
+        source: Source,
+        *,
+        num_batches: int | None = None,
+        with_share: bool = True,
+        limit: int | None = None,
+        spans_passes: bool = False,
+        steps_per_execution: int = 1,
+    ):
+        self._ring = ring
+        self._source = source
+        self._channel = channel
+        self._num_batches = num_batches
+        self._limit = limit
+        self._spans_passes = spans_passes
+        self._taken = 0
+        self._steps_per_execution = steps_per_execution
+        self._with_share = with_share
+        backend = keras.backend.backend()
+        self._convert = feeding.converter(backend)
+        self._shard = batches.maker(backend, may_be_empty=True)
+        self._is_checked = False
+        self._fed: list[np.ndarray] = []
+
+    @property
+    def num_batches(self) -> int | None:
+        """Number of steps of an epoch, `None` if it is not known."""
+        return self._num_batches
+
+    @property
+    def batch_size(self) -> int | None:
+        """The global batch size, `None` if it is not known."""
+        return self._source.batch_size
+
+    @property
+    def has_partial_batch(self) -> bool | None:
+        """Whether the last global batch is smaller, `None`: not known."""
+        return self._source.tail is not None or None
+
+    @property
+    def partial_batch_size(self) -> int | None:
+        """Rows of the last global batch if it is known to be smaller."""
+        return self._source.tail
+
+    def on_epoch_begin(self) -> None:
+        """Tells the user's data."""
+        self._source.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Tells the user's data."""
+        self._source.on_epoch_end()
+
+    def sample(self) -> Any:
+        """A batch to build a model with."""
+        return feeding.to_numpy(self._source.example())
+
+    def peek(self) -> Any:
+        """A batch to build a model with, where Keras would start an epoch."""
+        return self.sample()
+
+    def fed_rows(self, steps: int | None = None) -> list[np.ndarray]:
+        """The rows of every replica in each step of the last pass."""
+        return self._fed[:steps]
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """Starts an epoch of batches that JAX takes."""
+        return self._epoch()
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """Starts an epoch of batches of the backend's kind."""
+        return self._epoch()
+
+    def get_torch_dataloader(self) -> "Epochs":
+        """Epochs of batches of PyTorch tensors."""
+        return Epochs(self._epoch)
+
+    def get_tf_dataset(self) -> Any:
+        """Epochs of batches, which Keras iterates over like a dataset."""
+        from keras_mwms.data import stream_tensorflow
+
+        self._source.on_tensorflow()
+        return Epochs(
+            lambda: stream_tensorflow.Executions(
+                self._epoch(), self._steps_per_execution
+            )
+        )
+
+    def _epoch(self) -> Iterator[Any]:
+        return self._batches(self._source.start())
+
+    def _batches(self, parts: Iterator[Part]) -> Iterator[Any]:
+        # Keras starts epochs that it never reads: nothing begins before the
+        # first batch is asked for.
+        self._fed = []
+        if not self._spans_passes:
+            self._taken = 0
+        is_known = self._source.is_known
+        for data, rows in (self._known if is_known else self._agreed)(parts):
+            self._taken += 1
+            self._fed.append(rows)
+            data = self._convert(data)
+            yield self._shard(data, rows) if self._with_share else data
+
+    def _known(self, parts: Iterator[Part]) -> Iterator[Step]:
+        for part in parts:
+            if not self._is_checked:
+                self._is_checked = True
+                check_first(self._ring, self._channel, part)
+            yield part.data, slices.rows_of(part.total or 0, self._ring.size)
+
+    def _agreed(self, parts: Iterator[Part]) -> Iterator[Step]:
+        def goes_on() -> bool:
+            return self._limit is None or self._taken + 1 < self._limit
+
+        return AgreedSteps(self._ring, self._channel, parts, goes_on)
+
+
+class Epochs:
+    """Something to iterate over, again for each epoch."""
+
+    def __init__(self, start: Callable[[], Iterator[Any]]):
+        self._start = start
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._start()

@@ -1,0 +1,156 @@
+"""Data of every kind with the same rows, and what each replica reads.
+
+Row i has the features `[i, i]` and the target `i`.
+"""
+
+import itertools
+import pathlib
+
+import numpy as np
+
+
+def rows_xy(rows):
+    x = np.repeat(np.arange(rows, dtype="float32")[:, None], 2, axis=1)
+    return x, np.arange(rows, dtype="float32")
+
+
+def batches(rows, size):
+    x, y = rows_xy(rows)
+    for start in range(0, rows, size):
+        yield x[start : start + size], y[start : start + size]
+
+
+def generator(rows, size):
+    return batches(rows, size)
+
+
+def py_dataset(rows, size, **options):
+    import keras
+
+    class Data(keras.utils.PyDataset):
+        def __init__(self):
+            super().__init__(**options)
+            self.batches = list(batches(rows, size))
+
+        def __len__(self):
+            return len(self.batches)
+
+        def __getitem__(self, index):
+            return self.batches[index]
+
+    return Data()
+
+
+def adapter(rows, size):
+    """A user's own, of NumPy arrays or what the backend takes."""
+    import keras
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+    class Own(DataAdapter):
+        num_batches = -(-rows // size)
+        batch_size = size
+        has_partial_batch = rows % size > 0
+        partial_batch_size = rows % size or None
+
+        def get_jax_iterator(self):
+            return batches(rows, size)
+
+        get_tf_dataset = get_jax_iterator
+
+        def get_torch_dataloader(self):
+            return (
+                tuple(map(keras.ops.convert_to_tensor, batch))
+                for batch in batches(rows, size)
+            )
+
+    return Own()
+
+
+def loader(rows, size, **options):
+    import torch
+
+    x, y = map(torch.from_numpy, rows_xy(rows))
+    return torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(x, y), batch_size=size, **options
+    )
+
+
+def grain(rows, size):
+    import grain
+
+    x, y = rows_xy(rows)
+    return (
+        grain.MapDataset.range(rows)
+        .map(lambda i: (x[i], y[i]))
+        .batch(size)
+    )
+
+
+def tf_data(rows, size):
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(rows_xy(rows)).batch(size)
+
+
+def unknown(rows, size):
+    """A pipeline whose length TensorFlow does not know."""
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(rows_xy(rows))
+    return data.filter(lambda x, y: True).batch(size)
+
+
+def tf_records(folder, counts, size):
+    """Files of so many rows each, numbered on through all files."""
+    import tensorflow as tf
+
+    folder = pathlib.Path(folder)
+    numbers = itertools.count()
+    paths = []
+    for i, count in enumerate(counts):
+        paths.append(str(folder / f"{i}.tfrecord"))
+        with tf.io.TFRecordWriter(paths[-1]) as file:
+            for number in itertools.islice(numbers, count):
+                file.write(str(number).encode())
+
+    def parse(text):
+        y = tf.strings.to_number(text)
+        return tf.stack([y, y]), y
+
+    return tf.data.TFRecordDataset(paths).map(parse).batch(size)
+
+
+def recorded(x, **options):
+    """The own rows of this replica, step by step, of one pass.
+
+    Returns:
+        A list with a list of row numbers for each step.
+    """
+    import keras
+
+    from keras_mwms import data
+    from keras_mwms import world
+
+    ring = world.join().ring
+    adapter = data.shard(ring, x, **options)
+    return rows_of_pass(adapter, ring.rank, keras.backend.backend())
+
+
+def rows_of_pass(adapter, rank, backend):
+    start = {
+        "jax": "get_jax_iterator",
+        "tensorflow": "get_tf_dataset",
+        "torch": "get_torch_dataloader",
+    }[backend]
+    steps = []
+    try:
+        for batch in getattr(adapter, start)():
+            own = int(np.asarray(batch.rows)[rank])
+            y = np.asarray(batch.data[1])
+            assert len(y) == max(own, 1)
+            assert np.array_equal(np.asarray(batch.data[0])[:, 0], y)
+            steps.append([int(i) for i in y[:own]])
+    except Exception as error:
+        if "End of the data" not in str(error):
+            raise
+    return steps
