@@ -37,6 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "backend(*names): run the test on these Keras backends only.",
     )
+    config.addinivalue_line(
+        "markers",
+        "needs(*modules): run the test where these modules are installed.",
+    )
 
 
 def pytest_report_header() -> str:
@@ -44,6 +48,10 @@ def pytest_report_header() -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        missing = [m for m in marker.args if not importlib.util.find_spec(m)]
+        if missing:
+            pytest.skip(f"{', '.join(missing)} not installed")
     here = os.environ["KERAS_BACKEND"]
     for marker in item.iter_markers("backend"):
         unknown = set(marker.args) - set(BACKENDS)

@@ -27,10 +27,14 @@ def converter(backend: str) -> Callable[[Any], Any]:
 
 
 def to_numpy(batch: Any) -> Any:
-    """A batch of NumPy arrays; what is sparse or ragged stays so."""
+    """A batch of NumPy arrays; what is sparse, ragged or symbolic stays."""
     return keras.tree.map_structure(
-        lambda leaf: None if leaf is None else _host(leaf), batch
+        lambda leaf: leaf if _is_left(leaf) else _host(leaf), batch
     )
+
+
+def _is_left(leaf: Any) -> bool:
+    return leaf is None or isinstance(leaf, keras.KerasTensor)
 
 
 def _host(leaf: Any) -> Any:

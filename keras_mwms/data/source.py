@@ -54,6 +54,13 @@ class Source(abc.ABC):
     def example(self) -> Any:
         """A batch to build a model with; no row is lost by it."""
 
+    def peek(self) -> Any:
+        """Like `example`, where Keras would start an epoch to see a batch.
+
+        What it would draw from random generators is drawn.
+        """
+        return self.example()
+
     def on_tensorflow(self) -> None:  # noqa: B027
         """Called where Keras, on TensorFlow, looks at the data beforehand."""
 
@@ -132,6 +139,13 @@ class Sliced(_OfBatches):
         self.is_known = batches.num_batches is not None or (
             batches.is_endless and steps is not None
         )
+
+    def peek(self) -> Any:
+        """The first rows of an epoch that is not gone on with."""
+        self.on_epoch_begin()
+        part = next(self.start(), None)
+        self.on_epoch_end()
+        return self.example() if part is None else part.data
 
     def start(self) -> Iterator[Part]:
         """Starts a pass."""

@@ -100,7 +100,7 @@ class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
 
     def peek(self) -> Any:
         """A batch to build a model with, where Keras would start an epoch."""
-        return self.sample()
+        return feeding.to_numpy(self._source.peek())
 
     def fed_rows(self, steps: int | None = None) -> list[np.ndarray]:
         """The rows of every replica in each step of the last pass."""

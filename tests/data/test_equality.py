@@ -1,0 +1,62 @@
+"""Training, evaluating and predicting on every kind is as in one process."""
+
+import warnings
+
+import pytest
+
+from tests.data import kinds
+from tests.training.facts import assert_as_alone
+
+ROWS, BATCH = 10, 4
+FIT = {
+    "generator": {"steps_per_epoch": 2, "epochs": 2, "shuffle": False},
+    "grain": {"epochs": 2, "shuffle": False},
+    "unknown": {"epochs": 2, "shuffle": False},
+}
+
+
+def compiled():
+    import keras
+
+    import keras_mwms
+
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    return keras_mwms.distribute(model)
+
+
+def used(kind):
+    """What `fit`, `evaluate` and `predict` make of a kind of data."""
+    from tests.training.facts import facts_of
+
+    def data(rows=ROWS):
+        return getattr(kinds, kind)(rows, BATCH)
+
+    model = compiled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        history = model.fit(
+            data(),
+            verbose=0,
+            validation_data=data(1),
+            **FIT.get(kind, {"epochs": 2}),
+        )
+        steps = {"steps": 3} if kind == "generator" else {}
+        scores = model.evaluate(data(), verbose=0, **steps)
+        predicted = model.predict(data(), verbose=0, **steps)
+    return facts_of(
+        model,
+        history=history.history,
+        scores=scores,
+        predicted=predicted,
+    )
+
+
+@pytest.mark.parametrize("kind", ["generator", "py_dataset", "adapter", "loader", "grain", "tf_data", "unknown"])
+def test_a_kind_is_used_as_in_one_process(cluster, alone, kind):
+    replicas = cluster(3).run(used, kind)
+    expected = alone(used, kind)
+    assert len(expected["history loss"]) == 2
+    assert expected["predicted"].shape == (ROWS, 1)
+    assert_as_alone(replicas, expected)
