@@ -3,10 +3,10 @@
 import itertools
 import warnings
 from typing import Any
+from typing import TypeGuard
 
 import keras
 
-from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.data import sources
 from keras_mwms.data.arrays import ShardedArrays
@@ -93,7 +93,7 @@ def shard(
             "data, steps to evaluate and predict. Received: no number of steps"
         )
     channel, num_batches = _agree(ring, _words(source, kind), source)
-    if _is_for_tensorflow(source, kind) and with_share:
+    if with_share and _is_for_tensorflow(source, kind):
         from keras_mwms.data import sliced_dataset
 
         return sliced_dataset.SlicedDataset(ring, source)
@@ -149,7 +149,7 @@ def _agree(
     )
 
 
-def _is_for_tensorflow(source: Source, kind: str) -> bool:
+def _is_for_tensorflow(source: Source, kind: str) -> TypeGuard[Sliced]:
     """Whether TensorFlow can slice the batches in its own pipeline."""
     return (
         keras.backend.backend() == "tensorflow"

@@ -77,5 +77,5 @@ def never_returns(generator: Generator[Any, Any, Any]) -> bool:
     """
     return not any(
         step.opname in ("RETURN_VALUE", "RETURN_CONST")
-        for step in dis.get_instructions(generator.gi_code)
+        for step in dis.get_instructions(generator.gi_code)  # type: ignore[attr-defined]
     )

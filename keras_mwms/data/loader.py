@@ -179,7 +179,7 @@ class _Numbers:
 def _numbers_of(loader: DataLoader[Any]) -> DataLoader[Any]:
     """A loader of row numbers that draws what the user's own would draw."""
     return DataLoader(
-        _Numbers(),  # type: ignore[arg-type]
+        _Numbers(),
         batch_sampler=loader.batch_sampler,
         collate_fn=list,
         generator=loader.generator,

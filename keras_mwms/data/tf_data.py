@@ -85,7 +85,7 @@ def source(
         )
     return Own(
         TensorFlowBatches(part),
-        size and _sizes(size, ring.size, ring.rank),
+        None if size is None else _sizes(size, ring.size, ring.rank),
         pieces=ring.size,
         first=ring.rank,
     )

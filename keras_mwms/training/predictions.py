@@ -8,9 +8,7 @@ import numpy as np
 from keras_mwms.collectives import Collectives
 
 
-def joined(
-    ring: Collectives, steps: list[np.ndarray], outputs: Any
-) -> Any:
+def joined(ring: Collectives, steps: list[np.ndarray], outputs: Any) -> Any:
     """Joins what each replica predicted for its own rows.
 
     Args:
@@ -36,7 +34,8 @@ def joined(
                 f"{type(output).__name__} and shape "
                 f"{getattr(output, 'shape', None)} for {len(real)} rows"
             )
-        return ring.gather_array(output[real])[order]
+        rows: np.ndarray = ring.gather_array(output[real])[order]
+        return rows
 
     return keras.tree.map_structure(join, outputs)
 

@@ -7,6 +7,22 @@ import itertools
 import pathlib
 
 import numpy as np
+import pytest
+
+
+def _needs(kind, *modules):
+    return pytest.param(kind, marks=pytest.mark.needs(*modules))
+
+
+ALL = [
+    "generator",
+    "py_dataset",
+    "adapter",
+    _needs("loader", "torch"),
+    _needs("grain", "grain"),
+    _needs("tf_data", "tensorflow"),
+    _needs("unknown", "tensorflow"),
+]
 
 
 def rows_xy(rows):
@@ -55,7 +71,8 @@ def adapter(rows, size):
         def get_jax_iterator(self):
             return batches(rows, size)
 
-        get_tf_dataset = get_jax_iterator
+        def get_tf_dataset(self):
+            return tf_data(rows, size)
 
         def get_torch_dataloader(self):
             return (
@@ -79,11 +96,7 @@ def grain(rows, size):
     import grain
 
     x, y = rows_xy(rows)
-    return (
-        grain.MapDataset.range(rows)
-        .map(lambda i: (x[i], y[i]))
-        .batch(size)
-    )
+    return grain.MapDataset.range(rows).map(lambda i: (x[i], y[i])).batch(size)
 
 
 def tf_data(rows, size):

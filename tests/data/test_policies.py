@@ -40,7 +40,8 @@ def run(cluster, tmp_path_factory):
 
 def test_files_are_dealt_out(run):
     two, three, uneven, odd, late = run(
-        "FILE", [((6, 6), 4), ((4, 4, 4), 4), ((5, 0), 4), ((5, 5), 5), ((1, 5), 4)]
+        "FILE",
+        [((6, 6), 4), ((4, 4, 4), 4), ((5, 0), 4), ((5, 5), 5), ((1, 5), 4)],
     )
     assert two == (
         [[0, 1], [2, 3], [4, 5]],
