@@ -324,13 +324,6 @@ def called_synchronously(
         callbacks._async_train = before
 
 
-def jax_state_of(model: keras.Model) -> list[Any]:
-    """On JAX, the arrays that the last step of `fit` returned."""
-    # Keras keeps them in containers of its own, which JAX takes for leaves.
-    state = getattr(model, "_jax_state", None) or {}
-    return [array for kind in state.values() for array in kind or ()]
-
-
 def wrap_clipping(
     optimizer: keras.optimizers.Optimizer,
     around: Callable[[Callable[..., Any]], Callable[..., Any]],

@@ -581,28 +581,6 @@ def test_callbacks_are_called_on_the_thread_that_trains():
     assert in_pool == is_async == (keras.backend.backend() != "tensorflow")
 
 
-@pytest.mark.backend("jax")
-def test_what_a_step_returned_on_jax():
-    import jax
-    import keras
-
-    from keras_mwms import _keras
-
-    seen = []
-    model = a_model()
-    look = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: seen.append(
-            all(isinstance(a, jax.Array) for a in _keras.jax_state_of(model))
-            and len(_keras.jax_state_of(model))
-        )
-    )
-    assert _keras.jax_state_of(model) == []
-    model.fit(*data(), batch_size=3, callbacks=[look], verbose=0)
-    assert _keras.jax_state_of(model) == []
-    # Kernel and bias; iterations and rate; total and count, of two metrics.
-    assert seen == [8, 8]
-
-
 def test_where_batch_normalization_takes_its_statistics():
     import keras
 

@@ -17,9 +17,8 @@ import numpy as np
 # memory beside the arrays.
 PACK_BYTES = 64 * 2**20
 
-# Bytes are filled up to a multiple of this: JAX compiles a program for each
-# new size.
-_BLOCK_BYTES = 4096
+# Bytes travel behind their number, which is a little-endian integer this long.
+_COUNT_BYTES = 8
 
 
 class Pending(Protocol):
@@ -48,8 +47,9 @@ class Collectives(abc.ABC):
     unique among the operations in flight: Horovod pairs by name.
 
     The second group works on NumPy arrays and Python values, eagerly only.
-    Threads may call different ones of these at once, in any order. Calls of
-    the same one pair in the order in which each replica makes them.
+    Threads may call different ones of these at once, in any order, also while
+    another thread runs steps with operations of the first group. Calls of the
+    same one pair in the order in which each replica makes them.
 
     Attributes:
         rank: this replica's number, chief 0.
@@ -204,10 +204,11 @@ class Collectives(abc.ABC):
         copies = _copies(arrays)
         with self._one_at_a_time("broadcast"):
             for pack in _packs([_bytes_of(copy) for copy in copies]):
-                mine = self.from_host(np.concatenate(pack))
-                (got,) = self.broadcast([mine], "host.broadcast", root)
+                got = self._broadcast_bytes(
+                    np.concatenate(pack), "host.broadcast", root
+                )
                 if self.rank != root:
-                    _fill(pack, self.to_host(got))
+                    _fill(pack, got)
         return copies
 
     def gather_bytes(self, data: bytes, channel: str = "bytes") -> list[bytes]:
@@ -291,24 +292,30 @@ class Collectives(abc.ABC):
             self._gather(np.zeros(1, np.uint8), "barrier")
 
     def _gather_bytes(self, data: bytes, kind: str) -> list[bytes]:
-        size = np.array([len(data)], np.int64)
-        payload = np.zeros(_padded(size)[0], np.uint8)
-        payload[: len(data)] = np.frombuffer(data, np.uint8)
+        count = len(data).to_bytes(_COUNT_BYTES, "little")
+        mine = np.frombuffer(count + data, np.uint8)
         with self._one_at_a_time(kind):
-            # As bytes: JAX has no int64 by default.
-            gathered = self._gather(size.view(np.uint8), f"{kind}.sizes")
-            joined = self._gather(payload, kind)
-        sizes = gathered.view(np.int64)
-        parts = np.split(joined, np.cumsum(_padded(sizes))[:-1])
-        return [
-            part[:size].tobytes()
-            for part, size in zip(parts, sizes, strict=True)
-        ]
+            joined = self._gather(mine, kind).tobytes()
+        parts, end = [], 0
+        for _ in range(self.size):
+            start = end + _COUNT_BYTES
+            end = start + int.from_bytes(joined[end:start], "little")
+            parts.append(joined[start:end])
+        return parts
 
     def _gather(self, data: np.ndarray, kind: str) -> np.ndarray:
-        """Joins arrays of uint8."""
-        joined = self.all_gather(self.from_host(data), f"host.gather.{kind}")
-        return self.to_host(joined)
+        return self._all_gather_bytes(data, f"host.gather.{kind}")
+
+    def _all_gather_bytes(self, data: np.ndarray, name: str) -> np.ndarray:
+        """Joins arrays of uint8 on axis 0, of any numbers of rows."""
+        return self.to_host(self.all_gather(self.from_host(data), name))
+
+    def _broadcast_bytes(
+        self, data: np.ndarray, name: str, root: int
+    ) -> np.ndarray:
+        """Returns the vector of uint8 of replica `root`."""
+        (got,) = self.broadcast([self.from_host(data)], name, root)
+        return self.to_host(got)
 
     @contextlib.contextmanager
     def _one_at_a_time(self, kind: str) -> Iterator[None]:
@@ -335,10 +342,6 @@ def _copies(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 def _bytes_of(array: np.ndarray) -> np.ndarray:
     """The memory of an array in C order, as a vector of uint8."""
     return array.reshape(-1).view(np.uint8)
-
-
-def _padded(sizes: np.ndarray) -> np.ndarray:
-    return -(-sizes // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def _packs(vectors: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:

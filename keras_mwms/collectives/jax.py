@@ -10,6 +10,7 @@ import numpy as np
 from keras_mwms.collectives.base import Collectives
 from keras_mwms.collectives.base import Done
 from keras_mwms.engine.jax import compat
+from keras_mwms.engine.jax import host
 from keras_mwms.engine.jax import library
 from keras_mwms.engine.jax import ops
 
@@ -62,6 +63,16 @@ class JaxCollectives(Collectives):
     def from_host(self, array: np.ndarray) -> Any:
         """Returns the array as a JAX array."""
         return jnp.asarray(array)
+
+    # XLA may run programs in another order on another replica, so that those
+    # of two threads would wait for each other: none here.
+    def _all_gather_bytes(self, data: np.ndarray, name: str) -> np.ndarray:
+        return host.all_gather(data, name)
+
+    def _broadcast_bytes(
+        self, data: np.ndarray, name: str, root: int
+    ) -> np.ndarray:
+        return host.broadcast(data, name, root)
 
 
 def _as_pairs(tensor: Any) -> Any:

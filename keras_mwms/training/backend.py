@@ -134,13 +134,6 @@ class Backend(abc.ABC):
         alone.
         """
 
-    def wait_for_step(self, model: Any) -> None:  # noqa: B027
-        """Waits until the last training step has ended.
-
-        Args:
-            model: the model that `fit` trains. Most backends have waited.
-        """
-
     def sync_state(self, model: Any) -> None:  # noqa: B027
         """Puts into the variables what the steps of `fit` made so far.
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
-from keras_mwms.training.backend import Backend
 
 _BATCH_HOOKS = (
     "on_batch_begin",
@@ -89,7 +88,6 @@ class StepAgreement(EpochAgreement):
     Args:
         ring: the collectives.
         optimizers: the model's optimizers, with names for them.
-        backend: what differs between backends.
         may_stop: whether some replica's callbacks may stop after a batch.
         every: compare the replicas every so many steps, `None` for never.
         check: raises if the replicas differ, gets the number of the step.
@@ -99,13 +97,11 @@ class StepAgreement(EpochAgreement):
         self,
         ring: Collectives,
         optimizers: Optimizers,
-        backend: Backend,
         may_stop: bool,
         every: int | None,
         check: Callable[[int], None],
     ):
         super().__init__(ring, optimizers)
-        self._backend = backend
         self._may_stop = may_stop
         self._every = every
         self._check = check
@@ -118,7 +114,6 @@ class StepAgreement(EpochAgreement):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """One step has ended, or more with `steps_per_execution`."""
-        self._backend.wait_for_step(self.model)
         if self._may_stop:
             wanted = np.array([bool(self.model.stop_training)], np.int32)
             (replicas,) = self.ring.sum_arrays([wanted])
@@ -132,7 +127,6 @@ class StepAgreement(EpochAgreement):
 @contextlib.contextmanager
 def agreeing(
     ring: Collectives,
-    backend: Backend,
     model: keras.Model,
     optimizers: Optimizers,
     callbacks: Any,
@@ -143,7 +137,6 @@ def agreeing(
 
     Args:
         ring: the collectives; every replica enters.
-        backend: what differs between backends.
         model: the model that is going to train.
         optimizers: its optimizers, with names for them.
         callbacks: as `fit` takes them.
@@ -163,7 +156,7 @@ def agreeing(
         ring, any(map(_acts_on_batches, users)), every
     )
     own = (
-        StepAgreement(ring, optimizers, backend, may_stop, every, check)
+        StepAgreement(ring, optimizers, may_stop, every, check)
         if may_stop or every
         else EpochAgreement(ring, optimizers)
     )

@@ -169,7 +169,6 @@ class Hooks:
         comparison = self.comparison()
         with own_callbacks.agreeing(
             self.ring,
-            self._backend,
             self.model,
             optimizers.of_model(self.model),
             callbacks,

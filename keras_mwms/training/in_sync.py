@@ -117,7 +117,6 @@ class Comparison:
     def _compare(
         self, leave_out: Sequence[Any], adopt: bool
     ) -> tuple[Difference, ...]:
-        # Before the first exchange: on JAX a step may still be running.
         self._backend.sync_state(self.model)
         paths_of_model = self._backend.paths_of(self.model)
         of_model = list(self._variables(leave_out, paths_of_model))

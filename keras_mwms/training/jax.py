@@ -63,14 +63,6 @@ class JaxBackend(Backend):
         reduced: list[Any] = jax.lax.cond(is_update, reduce, list, grads)
         return reduced
 
-    def wait_for_step(self, model: Any) -> None:
-        """Waits for the program of the last step, which runs on its own.
-
-        Its exchanges would meet those of the host in another order on
-        another replica.
-        """
-        jax.block_until_ready(_keras.jax_state_of(model))
-
     def sync_state(self, model: Any) -> None:
         """Puts the state of the last step into the variables."""
         model.jax_state_sync()

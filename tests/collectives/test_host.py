@@ -119,20 +119,20 @@ def test_broadcast_arrays_in_packs(cluster: Clusters, pack_bytes: int) -> None:
     def check() -> list[int]:
         sizes = []
         joined = ring()
-        original, before = joined.broadcast, base.PACK_BYTES
+        original, before = joined._broadcast_bytes, base.PACK_BYTES
 
-        def broadcast(tensors: Any, *args: Any) -> Any:
-            sizes.append(tensors[0].shape[0])
-            return original(tensors, *args)
+        def broadcast(data: np.ndarray, *args: Any) -> np.ndarray:
+            sizes.append(data.size)
+            return original(data, *args)
 
         base.PACK_BYTES = pack_bytes
-        joined.broadcast = broadcast
+        joined._broadcast_bytes = broadcast
         try:
             mine = arrays if joined.rank else [np.zeros_like(a) for a in arrays]
             found = joined.broadcast_arrays(mine, 1)
         finally:
             base.PACK_BYTES = before
-            del joined.broadcast
+            del joined._broadcast_bytes
         for one, expected in zip(found, arrays, strict=True):
             same(one, expected)
         return sizes

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.collectives import tensors
 from tests.pool import Clusters
 
 TURNS = 20
+STEPS = 200
 
 
 def ring() -> Any:
@@ -117,3 +119,56 @@ def test_training_goes_on_beside_a_host_operation(cluster: Clusters) -> None:
             late.result()
 
     cluster(2).run(check)
+
+
+def test_host_operations_beside_steps(
+    cluster: Clusters, wrap: Callable[..., Any]
+) -> None:
+    """A thread exchanges values for each step while the steps run."""
+
+    def steps() -> np.ndarray:
+        def step(x: Any) -> Any:
+            for i in range(3):
+                (total,) = ring().all_reduce([x], f"step.{i}")
+                x = total / 2
+            return x + 1
+
+        run, x = wrap(step), tensors.tensor(np.zeros(64), "float32")
+        for _ in range(STEPS):
+            x = run(x)
+        return tensors.host(x)
+
+    def exchanges() -> list[Any]:
+        rank, seen = ring().rank, []
+        for turn in range(STEPS):
+            arrays = ring().gather_arrays([np.array([turn, rank])])
+            (sent,) = ring().broadcast_arrays([np.array(turn + rank)], 1)
+            values = ring().gather_values(turn * rank)
+            seen.append(([a.tolist() for (a,) in arrays], int(sent), values))
+        return seen
+
+    def check() -> list[Any]:
+        world.join()
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            beside = threads.submit(exchanges)
+            np.testing.assert_array_equal(steps(), float(STEPS))
+            return beside.result()
+
+    expected = [
+        ([[turn, 0], [turn, 1]], turn + 1, [0, turn]) for turn in range(STEPS)
+    ]
+    assert cluster(2).run(check) == [expected] * 2
+
+
+@pytest.mark.backend("jax")
+def test_host_operations_run_no_programs(cluster: Clusters) -> None:
+    """XLA may order the programs of two threads as it likes."""
+
+    def check() -> list[Any]:
+        import jax
+
+        # Nothing can become an argument of a program.
+        with jax.transfer_guard("disallow_explicit"):
+            return [call() for call in EXPECTED]
+
+    assert cluster(2).run(check) == [list(EXPECTED.values())] * 2

@@ -95,6 +95,26 @@ def _declare(library: ctypes.CDLL) -> None:
         query = getattr(library, name)
         query.argtypes = []
         query.restype = ctypes.c_int
+    # On host memory; `host` calls them. Their results are texts to be freed,
+    # which `c_char_p` would copy and forget.
+    library.horovod_jax_host_allgather.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_void_p),
+        ctypes.POINTER(ctypes.c_int64),
+    ]
+    library.horovod_jax_host_allgather.restype = ctypes.c_void_p
+    library.horovod_jax_host_broadcast.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_int,
+    ]
+    library.horovod_jax_host_broadcast.restype = ctypes.c_void_p
+    library.horovod_jax_host_free.argtypes = [ctypes.c_void_p]
+    library.horovod_jax_host_free.restype = None
 
 
 def init() -> None:

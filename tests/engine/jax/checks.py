@@ -14,6 +14,7 @@ import jax
 from keras_mwms.engine.jax import library
 from tests.engine.jax import error_checks  # noqa: F401
 from tests.engine.jax import graph_checks  # noqa: F401
+from tests.engine.jax import host_checks  # noqa: F401
 from tests.engine.jax import value_checks  # noqa: F401
 from tests.engine.jax.registry import CHECKS
 

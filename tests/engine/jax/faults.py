@@ -6,15 +6,21 @@ A rank that sees what it should prints `as expected`.
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from keras_mwms.collectives.jax import JaxCollectives
+from keras_mwms.engine.jax import host
 from keras_mwms.engine.jax import library
 from keras_mwms.engine.jax import ops
+from keras_mwms.errors import WorkerLostError
+from keras_mwms.training.failures import told_as_lost
 
 
 def _meet(name: str) -> None:
@@ -57,6 +63,20 @@ def killed_while_others_wait() -> None:
     _expect("Horovod has been shut down", lambda: _meet("later"))
 
 
+def killed_while_others_wait_on_the_host() -> None:
+    _meet("start")
+    if library.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    ring = JaxCollectives()
+    for exchange in (
+        lambda: ring.gather_values(0),
+        lambda: ring.broadcast_arrays([np.zeros(3)], 1),
+    ):
+        with pytest.raises(WorkerLostError), told_as_lost(ring):
+            exchange()
+        print("as expected", flush=True)
+
+
 def peer_left() -> None:
     _meet("start")
     if library.rank() == 1:
@@ -64,6 +84,17 @@ def peer_left() -> None:
     else:
         _expect("Horovod has been shut down", _pending)
         _expect("Horovod has been shut down", lambda: _meet("later"))
+
+
+def peer_left_the_host() -> None:
+    _meet("start")
+    if library.rank() == 1:
+        library.shutdown()
+    else:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="has been shut down"):
+                host.all_gather(np.zeros(1, np.uint8), "alone")
+            print("as expected", flush=True)
 
 
 def before_the_start_and_after_the_end() -> None:
@@ -75,6 +106,9 @@ def before_the_start_and_after_the_end() -> None:
         "has not been initialized",
         lambda: ops.broadcast([jnp.ones(2)], ["later"]),
     )
+    for call in (host.all_gather, lambda x, n: host.broadcast(x, n, 0)):
+        with pytest.raises(RuntimeError, match="has not been initialized"):
+            call(np.zeros(1, np.uint8), "later")
 
 
 def exit_with_pending_operations() -> None:
@@ -82,6 +116,19 @@ def exit_with_pending_operations() -> None:
     # Rank 1 waits here until rank 0 has begun what rank 1 never joins.
     if library.rank() == 0:
         _long_step(jnp.zeros((200, 200)))
+        Path(sys.argv[2]).write_bytes(b"")
+    else:
+        Path(sys.argv[2]).read_bytes()
+
+
+def exit_with_a_pending_host_operation() -> None:
+    _meet("start")
+    if library.rank() == 0:
+        threading.Thread(
+            target=host.all_gather,
+            args=(np.zeros(1, np.uint8), "pending"),
+            daemon=True,
+        ).start()
         Path(sys.argv[2]).write_bytes(b"")
     else:
         Path(sys.argv[2]).read_bytes()

@@ -28,9 +28,12 @@ def _needs_the_library() -> None:
     [
         # Rank 1 is killed: rank 0 gets an exception now and ever after.
         ("killed_while_others_wait", [0, -signal.SIGKILL], [2, 0]),
+        ("killed_while_others_wait_on_the_host", [0, -signal.SIGKILL], [2, 0]),
         ("peer_left", [0, 0], [2, 0]),
+        ("peer_left_the_host", [0, 0], [2, 0]),
         ("before_the_start_and_after_the_end", [0, 0], [2, 2]),
         ("exit_with_pending_operations", [0, 0], [0, 0]),
+        ("exit_with_a_pending_host_operation", [0, 0], [0, 0]),
     ],
 )
 def test_faults_end_in_exceptions(
