@@ -266,8 +266,8 @@ def fit_with_mystery(method):
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 def test_data_of_an_unknown_kind(cluster, method):
     for outcome in cluster(2).run_outcomes(fit_with_mystery, method):
-        assert outcome.error_type == "TypeError", outcome
-        assert re.search(r"Received: x of type .*Mystery", outcome.error_text)
+        assert outcome.error_type == "ValueError", outcome
+        assert re.search("Unrecognized data type.*Mystery", outcome.error_text)
 
 
 def distribute_what_is_no_model(what):

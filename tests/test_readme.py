@@ -91,7 +91,7 @@ def test_extras_exist():
 
 def test_scripts_and_links_exist():
     scripts = {w for words in commands() for w in words if w.endswith(".py")}
-    links = set(re.findall(r"\]\((?!https?:)([^)]+)\)", README))
+    links = set(re.findall(r"\]\((?!https?:|#)([^)]+)\)", README))
     assert scripts
     assert links
     for path in scripts | links:

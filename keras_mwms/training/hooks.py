@@ -17,7 +17,6 @@ from keras_mwms import _keras
 from keras_mwms import data
 from keras_mwms import saving
 from keras_mwms.collectives import Collectives
-from keras_mwms.data import notes
 from keras_mwms.training import backend as backends
 from keras_mwms.training import callbacks as own_callbacks
 from keras_mwms.training import failures
@@ -108,10 +107,7 @@ class Hooks:
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
-            with (
-                failures.told_as_lost(self.ring),
-                notes.quiet_unless_chief(self.ring),
-            ):
+            with failures.told_as_lost(self.ring):
                 return own(*args, **kwargs)
 
         return method

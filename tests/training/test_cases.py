@@ -416,17 +416,22 @@ def data_of_a42(kind):
     [
         "arrays",
         *(
-            pytest.param(kind, marks=pytest.mark.backend("tensorflow"))
+            pytest.param(kind, marks=pytest.mark.needs("tensorflow"))
             for kind in ("a dataset", "endless", "of unknown length")
         ),
     ],
 )
-def test_a42_all_epochs_have_data(cluster, alone, feed, kind):
+def test_a42_all_epochs_have_data(cluster, alone, backend, feed, kind):
     if kind == "endless" and feed == "three epochs":
         pytest.skip("would never end")
     expected = alone(fed, feed, kind)
     assert len(expected["history loss"]) == 3
-    assert_as_alone(cluster(2).run(fed, feed, kind), expected)
+    replicas = cluster(2).run(fed, feed, kind)
+    if backend == "tensorflow" and kind == "of unknown length":
+        # Keras counts a step for the batch that it does not find.
+        assert_as_alone(replicas, expected, skip=["optimizer 0"])
+    else:
+        assert_as_alone(replicas, expected)
 
 
 def predicted(outputs):
