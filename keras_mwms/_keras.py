@@ -36,10 +36,8 @@ LoaderAdapter = _torch.TorchDataLoaderAdapter
 PyDatasetAdapter = _py.PyDatasetAdapter
 TensorFlowAdapter = _tf.TFDatasetAdapter
 
-is_jax_array = _data.is_jax_array
 is_jax_sparse = _data.is_jax_sparse
 is_scipy_sparse = _data.is_scipy_sparse
-is_tf_ragged = _data.is_tensorflow_ragged
 is_tf_sparse = _data.is_tensorflow_sparse
 is_tf_tensor = _data.is_tensorflow_tensor
 is_torch_tensor = _data.is_torch_tensor

@@ -631,3 +631,172 @@ def test_symbolic_calls_are_known():
     with keras.SymbolicScope():
         assert _keras.in_symbolic_scope()
     assert not _keras.in_symbolic_scope()
+
+
+def in_batches(rows=6, size=2):
+    x, y = data(rows)
+    return [(x[i : i + size], y[i : i + size]) for i in range(0, rows, size)]
+
+
+def a_generator(batches):
+    yield from batches
+
+
+def a_py_dataset(batches, **options):
+    import keras
+
+    class Data(keras.utils.PyDataset):
+        def __len__(self):
+            return len(batches)
+
+        def __getitem__(self, index):
+            return batches[index]
+
+    return Data(**options)
+
+
+def test_which_adapter_takes_which_data():
+    from keras_mwms import _keras
+
+    for of, adapter in [
+        (np.zeros((2, 1)), _keras.ArrayAdapter),
+        (a_generator(in_batches()), _keras.GeneratorAdapter),
+        (a_py_dataset(in_batches()), _keras.PyDatasetAdapter),
+    ]:
+        assert type(_keras.data_adapter(of)) is adapter
+
+
+@pytest.mark.needs("tensorflow", "torch", "grain")
+def test_which_adapter_takes_data_of_which_library():
+    import grain
+    import tensorflow as tf
+    import torch
+
+    from keras_mwms import _keras
+
+    x, _ = data()
+    maps = grain.MapDataset.source(x).batch(2)
+    loader = grain.DataLoader(
+        data_source=x,
+        sampler=grain.samplers.SequentialSampler(6),
+        operations=[grain.transforms.Batch(2)],
+    )
+    for of, adapter in [
+        (tf.data.Dataset.from_tensors(x), _keras.TensorFlowAdapter),
+        (torch.utils.data.DataLoader(x), _keras.LoaderAdapter),
+        (maps, _keras.GrainAdapter),
+        (maps.to_iter_dataset(), _keras.GrainAdapter),
+        (loader, _keras.GrainAdapter),
+    ]:
+        assert type(_keras.data_adapter(of)) is adapter
+
+
+def test_a_generator_goes_on_behind_the_batches_it_was_peeked_at():
+    from keras_mwms import _keras
+
+    batches = in_batches(8)
+    adapter = _keras.data_adapter(a_generator(batches))
+    assert _keras.peeked_batch(adapter) is batches[0]
+    taken = list(_keras.raw_batches(adapter))
+    assert all(a is b for a, b in zip(taken, batches, strict=True))
+    # Keras begins each pass with the two batches it has looked at.
+    again = list(_keras.raw_batches(adapter))
+    assert [batch[0] is batches[i][0] for i, batch in enumerate(again)] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batches_of_a_py_dataset(workers):
+    from keras_mwms import _keras
+
+    batches = in_batches()
+    dataset = a_py_dataset(batches, workers=workers)
+    adapter = _keras.PyDatasetAdapter(dataset)
+    assert (adapter.enqueuer is not None) == (workers > 1)
+    adapter.on_epoch_begin()
+    taken = list(_keras.raw_batches(adapter))
+    adapter.on_epoch_end()
+    assert all(a[0] is b[0] for a, b in zip(taken, batches, strict=True))
+
+
+def test_items_of_a_py_dataset_get_their_form():
+    from keras_mwms import _keras
+
+    x, y = data(2)
+    adapter = _keras.PyDatasetAdapter(
+        a_py_dataset([]), class_weight={0: 2.0, 1: 3.0}
+    )
+    assert _keras.standardized(adapter, x) == (x,)
+    whole = _keras.standardized(adapter, [x, y > 1])
+    assert numpy_of(whole[2]).ravel().tolist() == [2.0, 3.0]
+    assert _keras.standardized(adapter, {"a": x})["a"] is x
+
+
+@pytest.mark.needs("tensorflow", "torch", "scipy")
+def test_arrays_are_known_by_their_library():
+    import scipy.sparse
+    import tensorflow as tf
+    import torch
+
+    from keras_mwms import _keras
+
+    arrays = {
+        "tf": tf.ones(2),
+        "tf sparse": tf.sparse.eye(2),
+        "tf ragged": tf.ragged.constant([[1.0, 1.0], []]),
+        "torch": torch.ones(2),
+        "scipy": scipy.sparse.eye(2),
+        "numpy": np.ones(2),
+        "none": None,
+    }
+    for is_kind, expected in [
+        (_keras.is_tf_tensor, ["tf", "tf sparse", "tf ragged"]),
+        (_keras.is_tf_sparse, ["tf sparse"]),
+        (_keras.is_tf_composite, ["tf sparse", "tf ragged"]),
+        (_keras.is_torch_tensor, ["torch"]),
+        (_keras.is_scipy_sparse, ["scipy"]),
+        (_keras.is_jax_sparse, []),
+    ]:
+        assert [k for k, v in arrays.items() if is_kind(v)] == expected
+    for name, dense in [
+        ("tf", [1, 1]),
+        ("tf sparse", [[1, 0], [0, 1]]),
+        ("tf ragged", [[1, 1], [0, 0]]),
+    ]:
+        array = _keras.tf_to_numpy(arrays[name])
+        assert isinstance(array, np.ndarray)
+        assert array.tolist() == dense
+
+
+@pytest.mark.needs("tensorflow", "scipy")
+def test_sparse_arrays_become_tensorflows():
+    import scipy.sparse
+
+    from keras_mwms import _keras
+
+    tensor = _keras.scipy_to_tf(scipy.sparse.csr_array(np.eye(2)))
+    assert _keras.is_tf_sparse(tensor)
+    assert _keras.tf_to_numpy(tensor).tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.backend("jax")
+@pytest.mark.needs("tensorflow", "scipy")
+def test_sparse_arrays_become_those_of_jax():
+    import scipy.sparse
+    import tensorflow as tf
+    from jax.experimental.sparse import JAXSparse
+
+    from keras_mwms import _keras
+
+    eye = [[1, 0], [0, 1]]
+    for array in (
+        _keras.scipy_to_jax(scipy.sparse.csr_array(np.eye(2))),
+        _keras.tf_sparse_to_jax(tf.sparse.eye(2)),
+    ):
+        assert isinstance(array, JAXSparse)
+        assert _keras.is_jax_sparse(array)
+        assert array.todense().tolist() == eye
+        tensor = _keras.jax_sparse_to_tf(array)
+        assert _keras.tf_to_numpy(tensor).tolist() == eye

@@ -51,7 +51,10 @@ def _host(leaf: Any) -> Any:
 
 
 def _for_jax(leaf: Any) -> Any:
-    if _keras.is_jax_array(leaf):
+    import jax
+
+    if isinstance(leaf, jax.Array):
+        # It stays on its device.
         return leaf
     leaf = _host(leaf)
     if _keras.is_tf_sparse(leaf):
