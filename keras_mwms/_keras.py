@@ -137,10 +137,22 @@ def batch_size_of(adapter: DataAdapter) -> int:
     return int(adapter._batch_size)
 
 
-def sliceables(inputs: Any, backend: str) -> Any:
-    """Wraps arrays so that `wrapped[rows]` and `convert_to_...` work."""
-    target = "numpy" if backend == "tensorflow" else backend
+def sliceables(inputs: Any, target: str) -> Any:
+    """Wraps arrays so that `wrapped[rows]` and `convert_to_...` work.
+
+    Args:
+        inputs: arrays. Floats are cast to `floatx`, all of them at once.
+        target: "numpy", "jax" or "torch": for which of them.
+
+    Returns:
+        The wrapped arrays.
+    """
     return _slicing.convert_to_sliceable(inputs, target_backend=target)
+
+
+def all_rows_of(sliceable: Any) -> Any:
+    """The array in a wrapper of a dense one, cast if need be."""
+    return sliceable.array
 
 
 def index_pipeline(

@@ -12,6 +12,7 @@ from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.data import batches
 from keras_mwms.data import slices
+from keras_mwms.data import taking
 
 
 class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
@@ -20,6 +21,11 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
     A step consumes the same global batch as one process would, in the same
     order, shuffled or not: the chief draws the order of an epoch as Keras
     does, and tells it to the others.
+
+    A replica reads its own rows only. Arrays are neither copied nor cast as a
+    whole: beside a memory map a process needs memory for a few batches and,
+    where it shuffles, for the order of the rows. What it has read of the file
+    may stay mapped, as pages that the system takes back when it needs them.
 
     Args:
         collectives: the ring.
@@ -60,7 +66,7 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
         self._ring = collectives
         inputs = _keras.inputs_of(checked)
         self._batch_size = _keras.batch_size_of(checked)
-        self._arrays = _keras.sliceables(inputs, keras.backend.backend())
+        self._arrays = taking.takers(inputs, keras.backend.backend())
         leaves = [a for a in keras.tree.flatten(inputs) if a is not None]
         self._rows = int(leaves[0].shape[0])
         self._shuffle = shuffle
@@ -123,7 +129,7 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
         As many as this replica gets in a step; no random order is drawn.
         """
         first = slices.slice_of(self.first_batch, self._ring.size, 0)
-        return self._take(first, "convert_to_numpy")
+        return self._take(first, taking.to_numpy)
 
     def peek(self) -> Any:
         """Like `sample`, where Keras would start an epoch to see a batch.
@@ -135,15 +141,15 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """Starts an epoch of NumPy batches."""
-        return self._epoch("convert_to_numpy")
+        return self._epoch(taking.to_numpy)
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """Starts an epoch of batches that JAX takes."""
-        return self._epoch("convert_to_jax_compatible")
+        return self._epoch(taking.to_jax)
 
     def get_torch_dataloader(self) -> "Epochs":
         """Epochs of batches of PyTorch tensors."""
-        return Epochs(lambda: self._epoch("convert_to_torch_compatible"))
+        return Epochs(lambda: self._epoch(taking.to_torch))
 
     def get_tf_dataset(self) -> Any:
         """Epochs of batches as `tf.data` iterators."""
@@ -174,12 +180,12 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
             (order,) = self._ring.broadcast_arrays([order])
         yield from self._global_batches(order)
 
-    def local_batch(self, batch: np.ndarray, convert: str) -> Any:
+    def local_batch(self, batch: np.ndarray, convert: taking.Convert) -> Any:
         """This replica's part of a global batch.
 
         Args:
             batch: row numbers of the global batch.
-            convert: name of the sliceable's method that makes the result.
+            convert: what makes the result of the rows, see `taking.to_numpy`.
 
         Returns:
             A `Shard` or one of its kin, or the plain batch for `predict`.
@@ -191,7 +197,7 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
             return data
         return self._shard(data, slices.rows_of(len(batch), size))
 
-    def _epoch(self, convert: str) -> Iterator[Any]:
+    def _epoch(self, convert: taking.Convert) -> Iterator[Any]:
         batches = self.start_epoch()
         return (self.local_batch(batch, convert) for batch in batches)
 
@@ -199,15 +205,11 @@ class ShardedArrays(_keras.DataAdapter):  # type: ignore[misc]
         for start in range(0, self._rows, self._batch_size):
             yield order[start : start + self._batch_size]
 
-    def _take(self, rows: np.ndarray | slice, convert: str) -> Any:
-        def take(array: Any) -> Any:
-            part = getattr(array, convert)(array[_as_slice(rows)])
-            if convert == "convert_to_torch_compatible":
-                return keras.ops.convert_to_tensor(part)
-            return part
-
+    def _take(self, rows: taking.Rows, convert: taking.Convert) -> Any:
+        rows = _as_slice(rows)
         return keras.tree.map_structure(
-            lambda a: None if a is None else take(a), self._arrays
+            lambda a: None if a is None else a.take(rows, convert),
+            self._arrays,
         )
 
 

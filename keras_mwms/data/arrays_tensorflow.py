@@ -9,6 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_mwms import _keras
+from keras_mwms.data import taking
+
 if TYPE_CHECKING:
     from keras_mwms.data.arrays import ShardedArrays
 
@@ -27,7 +30,7 @@ class EpochDatasets:
         self._started = True
         # tf.data would make tensors of lists.
         example = keras.tree.lists_to_tuples(
-            adapter.local_batch(np.arange(adapter.first_batch), _NUMPY)
+            adapter.local_batch(np.arange(adapter.first_batch), _to_tf_data)
         )
         # As with Keras's own, a batch has a static size if all have the same.
         is_static = adapter.num_batches == 1 or not adapter.has_partial_batch
@@ -36,7 +39,8 @@ class EpochDatasets:
             self._rows,
             output_signature=tuple(_spec(leaf, is_static) for leaf in leaves),
         ).map(lambda *flat: _rebuild(example, list(flat)))
-        self._dataset = self._dataset.prefetch(tf.data.AUTOTUNE)
+        # Left to itself, tf.data may hold any number of batches.
+        self._dataset = self._dataset.prefetch(2)
 
     def __iter__(self) -> Any:
         if self._started:
@@ -53,22 +57,37 @@ class EpochDatasets:
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         self._started = True
         for batch in self._batches:
-            yield tuple(_leaves(self._adapter.local_batch(batch, _NUMPY)))
+            yield tuple(_leaves(self._adapter.local_batch(batch, _to_tf_data)))
 
 
-_NUMPY = "convert_to_numpy"
+def _to_tf_data(sliceable: Any, part: Any) -> Any:
+    """Makes of rows what Keras gives to steps: sparse and ragged stay so."""
+    if isinstance(part, tf.SparseTensor | tf.RaggedTensor):
+        return part
+    if _keras.is_scipy_sparse(part):
+        return _keras.scipy_to_tf(part)
+    return taking.to_numpy(sliceable, part)
 
 
 def _leaves(batch: Any) -> list[Any]:
     return [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
 
 
-def _spec(leaf: Any, is_static: bool) -> tf.TensorSpec:
-    tensor = tf.convert_to_tensor(leaf)
+def _spec(leaf: Any, is_static: bool) -> tf.TypeSpec:
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.RaggedTensorSpec(
+            (None, *leaf.shape[1:]),
+            leaf.dtype,
+            leaf.ragged_rank,
+            leaf.row_splits.dtype,
+        )
+    is_sparse = isinstance(leaf, tf.SparseTensor)
+    tensor = leaf if is_sparse else tf.convert_to_tensor(leaf)
     shape = tensor.shape
     if shape.rank and not is_static:
         shape = (None, *shape[1:])
-    return tf.TensorSpec(shape, tensor.dtype)
+    kind = tf.SparseTensorSpec if is_sparse else tf.TensorSpec
+    return kind(shape, tensor.dtype)
 
 
 def _rebuild(example: Any, flat: list[Any]) -> Any:

@@ -17,6 +17,7 @@ from keras_mwms import _keras
 from keras_mwms import data
 from keras_mwms import saving
 from keras_mwms.collectives import Collectives
+from keras_mwms.data import taking
 from keras_mwms.training import backend as backends
 from keras_mwms.training import callbacks as own_callbacks
 from keras_mwms.training import failures
@@ -137,10 +138,8 @@ class Hooks:
         **of_subclass: Any,
     ) -> Any:
         if validation_split and validation_data is None:
-            (x, y, sample_weight), validation_data = (
-                _keras.train_validation_split(
-                    (x, y, sample_weight), validation_split=validation_split
-                )
+            (x, y, sample_weight), validation_data = taking.split(
+                (x, y, sample_weight), validation_split
             )
         train = self._shard(
             x,

@@ -21,14 +21,18 @@ def seat(rank, size):
     return ring
 
 
-def batches_of(adapter, backend):
+def epoch_of(adapter, backend):
     """An epoch as Keras's trainer of that backend reads it."""
     start = {
         "jax": "get_jax_iterator",
         "tensorflow": "get_tf_dataset",
         "torch": "get_torch_dataloader",
     }[backend]
-    return list(getattr(adapter, start)())
+    return iter(getattr(adapter, start)())
+
+
+def batches_of(adapter, backend):
+    return list(epoch_of(adapter, backend))
 
 
 def numpy_of(tensors):
