@@ -161,12 +161,9 @@ def is_lazy(array: Any) -> bool:
     ragged tensors, which Keras brings into a form with rows first.
     """
     if isinstance(array, np.ndarray):
-        return array.dtype != object
+        return bool(array.dtype != object)
     if _keras.is_tf_tensor(array):
-        return not (
-            _keras.is_tf_ragged(array)
-            or _keras.is_tf_sparse(array)
-        )
+        return not (_keras.is_tf_ragged(array) or _keras.is_tf_sparse(array))
     return hasattr(array, "iloc") or bool(_keras.is_torch_tensor(array))
 
 
