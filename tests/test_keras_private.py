@@ -191,40 +191,6 @@ def test_sliceables_take_rows_and_convert(backend):
     assert _keras.all_rows_of(wrapped).tolist() == [*range(6)]
 
 
-def test_kinds_of_arrays(backend):
-    from scipy import sparse
-
-    from keras_mwms import _keras
-
-    kinds = {
-        "tensor": _keras.is_tf_tensor,
-        "ragged": _keras.is_tf_ragged,
-        "sparse": _keras.is_tf_sparse,
-        "torch": _keras.is_torch_tensor,
-        "scipy": _keras.is_scipy_sparse,
-    }
-
-    def kinds_of(array):
-        return [name for name, is_kind in kinds.items() if is_kind(array)]
-
-    assert kinds_of(np.zeros(1)) == []
-    assert kinds_of(sparse.csr_array(np.eye(2))) == ["scipy"]
-    if backend == "torch":
-        import torch
-
-        assert kinds_of(torch.zeros(1)) == ["torch"]
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        assert kinds_of(tf.zeros(1)) == ["tensor"]
-        ragged = tf.ragged.constant([[1], []])
-        assert kinds_of(ragged) == ["tensor", "ragged"]
-        eye = np.diag([0.0, 2.0])
-        made = _keras.scipy_to_tf(sparse.csr_array(eye))
-        assert kinds_of(made) == ["tensor", "sparse"]
-        assert numpy_of(made).tolist() == eye.tolist()
-
-
 @pytest.mark.parametrize("shuffle", [False, True, "batch"])
 def test_the_order_of_rows_is_the_one_of_fit(shuffle):
     import keras

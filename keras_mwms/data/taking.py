@@ -96,7 +96,10 @@ def takers(arrays: Any, backend: str) -> Any:
     def wrap(array: Any) -> Any:
         if array is None:
             return None
-        if backend != "tensorflow" and _keras.is_tf_ragged(array):
+        is_ragged = _keras.is_tf_composite(array) and not _keras.is_tf_sparse(
+            array
+        )
+        if is_ragged and backend != "tensorflow":
             # Each replica would fill up its rows to another length.
             raise TypeError(
                 "Ragged tensors are taken on the TensorFlow backend only. "
@@ -163,7 +166,7 @@ def is_lazy(array: Any) -> bool:
     if isinstance(array, np.ndarray):
         return bool(array.dtype != object)
     if _keras.is_tf_tensor(array):
-        return not (_keras.is_tf_ragged(array) or _keras.is_tf_sparse(array))
+        return not _keras.is_tf_composite(array)
     return hasattr(array, "iloc") or bool(_keras.is_torch_tensor(array))
 
 
