@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from collections.abc import Generator
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,7 @@ class AgreedSteps:
         parts: this replica's parts of the steps.
         goes_on: asked before each step is handed out: whether another one
             will be taken.
+        generator: the generator that the parts come from, if it is one.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class AgreedSteps:
         channel: str,
         parts: Iterator[Part],
         goes_on: Callable[[], bool],
+        generator: Generator[Any, Any, Any] | None = None,
     ):
         self._ring = ring
         self._channel = channel
         self._parts = parts
         self._goes_on = goes_on
+        self._generator = generator
         self._filler: Any = None
         self._is_first = True
         self._next: Task[Step | None] | None = None
@@ -65,7 +69,8 @@ class AgreedSteps:
         return step
 
     def _begin(self) -> Task[Step | None]:
-        return Task(self._agree, f"keras_mwms {self._channel}")
+        name = f"keras_mwms {self._channel}"
+        return Task(self._agree, name, self._generator)
 
     def _agree(self) -> Step | None:
         """The next step, `None` at the end."""

@@ -1,15 +1,23 @@
 """Which adapter feeds a replica from which kind of data."""
 
+import contextlib
 import itertools
+import types
 import warnings
+from collections.abc import Iterator
 from typing import Any
+from typing import NamedTuple
 from typing import TypeGuard
 
 import keras
 
+from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
+from keras_mwms.data import ahead
 from keras_mwms.data import sources
 from keras_mwms.data.arrays import ShardedArrays
+from keras_mwms.data.plan import Plan
+from keras_mwms.data.plan import rows_of_steps
 from keras_mwms.data.policy import AutoShardPolicy
 from keras_mwms.data.source import Sliced
 from keras_mwms.data.source import Source
@@ -56,23 +64,28 @@ def shard(
     Raises:
         ValueError: the data cannot be split so, or the replicas have
             different ones, or their end is not known.
+        RuntimeError: another replica has raised.
     """
     if isinstance(x, ShardedArrays | ShardedStream):
         return x
     if sources.are_split_arrays((x, y, sample_weight), policy):
-        arrays = ShardedArrays(
-            ring,
-            x,
-            y,
-            sample_weight,
-            with_share=with_share,
-            steps=steps,
-            **options,
-        )
+        with _failure_told(ring, x):
+            arrays = ShardedArrays(
+                ring,
+                x,
+                y,
+                sample_weight,
+                with_share=with_share,
+                steps=steps,
+                **options,
+            )
         words = f"arrays in {arrays.num_batches} batches of "
         _agree(ring, f"{words}{arrays.batch_size}", None)
         return arrays
-    with warnings.catch_warnings():
+    generator = x if isinstance(x, types.GeneratorType) else None
+    if generator is not None:
+        ahead.wait_for(generator)
+    with _failure_told(ring, x), warnings.catch_warnings():
         if ring.rank:
             # The chief has told it.
             warnings.simplefilter("ignore")
@@ -86,22 +99,25 @@ def shard(
             in_order=not with_share,
             **options,
         )
-    if source.is_endless and steps is None:
+    agreed = _agree(ring, _words(source, kind), source)
+    if agreed.is_endless and steps is None:
         raise ValueError(
             f"The data, {kind}, have no end. Say how many steps an epoch has: "
             "pass steps_per_epoch to fit, validation_steps for validation "
             "data, steps to evaluate and predict. Received: no number of steps"
         )
-    channel, num_batches = _agree(ring, _words(source, kind), source)
     if with_share and _is_for_tensorflow(source, kind):
         from keras_mwms.data import sliced_dataset
 
         return sliced_dataset.SlicedDataset(ring, source)
     return ShardedStream(
         ring,
-        channel,
+        agreed.channel,
         source,
-        num_batches=num_batches,
+        num_batches=agreed.num_batches,
+        someone_has_none=agreed.someone_has_none,
+        plans=agreed.plans,
+        generator=generator,
         with_share=with_share,
         limit=None if steps is None else steps * epochs,
         spans_passes=epochs > 1,
@@ -116,9 +132,38 @@ def _words(source: Source, kind: str) -> str:
     return kind
 
 
-def _agree(
-    ring: Collectives, words: str, source: Source | None
-) -> tuple[str, int | None]:
+@contextlib.contextmanager
+def _failure_told(ring: Collectives, x: Any) -> Iterator[None]:
+    """Tells the others, who wait in `_agree`, that this replica raises."""
+    try:
+        yield
+    except Exception:
+        # Pipelines of tf.data are compared on the way: they raise on all.
+        if not _keras.is_tf_dataset(x):
+            ring.gather_values(None)
+        raise
+
+
+class _Agreed(NamedTuple):
+    """What the replicas know of each other's data.
+
+    Attributes:
+        channel: a name for exchanges.
+        num_batches: the number of steps that Keras is told, `None` if not
+            known.
+        is_endless: whether the data of some replica have no end.
+        someone_has_none: whether some replica has no batch at all.
+        plans: the steps of each replica if those of all are sure.
+    """
+
+    channel: str
+    num_batches: int | None
+    is_endless: bool
+    someone_has_none: bool
+    plans: list[Plan] | None
+
+
+def _agree(ring: Collectives, words: str, source: Source | None) -> _Agreed:
     """Compares what kinds of data the replicas have.
 
     Args:
@@ -127,14 +172,21 @@ def _agree(
         source: this replica's part, if it is a `Source`.
 
     Returns:
-        `(channel, num_batches)`: a name for exchanges, and the number of
-        steps that Keras is told.
+        What they have.
 
     Raises:
         ValueError: on every replica, if they differ.
+        RuntimeError: on the others, if one has raised.
     """
-    mine = [words, next(_numbers), source and source.num_batches]
+    mine: list[Any] = [words, next(_numbers), None, False, None]
+    if source is not None:
+        mine[2:] = source.num_batches, source.is_endless, source.plan
     of_all = ring.gather_values(mine)
+    if None in of_all:
+        raise RuntimeError(
+            "Another replica cannot use its data: see the error in its "
+            f"output. Received: a failure on rank {of_all.index(None)}"
+        )
     if len({theirs[0] for theirs in of_all}) > 1:
         raise ValueError(
             "The replicas must be given the same data: each takes its part of "
@@ -143,10 +195,24 @@ def _agree(
             f"{'; '.join(theirs[0] for theirs in of_all)}"
         )
     numbers = [theirs[2] for theirs in of_all]
-    return (
+    plans = _plans([theirs[4] for theirs in of_all])
+    if plans is not None:
+        numbers = [sum(1 for _ in rows_of_steps(plans))]
+    return _Agreed(
         f"data.{max(theirs[1] for theirs in of_all) % _CHANNELS}",
         None if None in numbers else max(numbers),
+        any(theirs[3] for theirs in of_all),
+        0 in numbers,
+        plans,
     )
+
+
+def _plans(of_all: list[Any]) -> list[Plan] | None:
+    """The plans of all replicas, if each has one and a batch at least."""
+    if None in of_all:
+        return None
+    plans = [Plan(*each) for each in of_all]
+    return plans if all(plan.batches for plan in plans) else None
 
 
 def _is_for_tensorflow(source: Source, kind: str) -> TypeGuard[Sliced]:

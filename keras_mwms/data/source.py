@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_mwms.data import leaves
 from keras_mwms.data import slices
+from keras_mwms.data.plan import Plan
 
 
 class Part(NamedTuple):
@@ -38,6 +39,7 @@ class Source(abc.ABC):
         batch_size: rows of the global batch, `None` if not known.
         tail: rows of the last global batch of a pass if that is smaller,
             `None` if there is none or it is not known.
+        plan: the steps of this replica, where the rows of each are sure.
     """
 
     num_batches: int | None = None
@@ -45,6 +47,7 @@ class Source(abc.ABC):
     is_endless = False
     batch_size: int | None = None
     tail: int | None = None
+    plan: Plan | None = None
 
     @abc.abstractmethod
     def start(self) -> Iterator[Part]:
@@ -78,11 +81,13 @@ class Batches(abc.ABC):
         num_batches: as in `Source`.
         is_endless: as in `Source`.
         batch_size: as in `Source`.
+        fixed_rows: rows of every batch, where that is sure.
     """
 
     num_batches: int | None = None
     is_endless = False
     batch_size: int | None = None
+    fixed_rows: int | None = None
 
     @abc.abstractmethod
     def start(self) -> Iterator[Any]:
@@ -185,6 +190,9 @@ class Own(_OfBatches):
         self._sizes = sizes
         self._pieces = pieces
         self._first = first
+        number, rows = batches.num_batches, batches.fixed_rows
+        if number is not None and rows is not None:
+            self.plan = Plan(number, rows, sizes or self._parts_of(rows))
 
     def start(self) -> Iterator[Part]:
         """Starts a pass."""
@@ -204,4 +212,4 @@ class Own(_OfBatches):
         """Sizes that differ by one at most, the larger ones first."""
         parts = np.full(self._pieces, rows // self._pieces)
         parts[: rows % self._pieces] += 1
-        return list(np.roll(parts, -self._first))
+        return [int(part) for part in np.roll(parts, -self._first)]

@@ -1,6 +1,7 @@
 """Feeds a model from data that come batch by batch, on all replicas alike."""
 
 from collections.abc import Callable
+from collections.abc import Generator
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,14 @@ from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.data import batches
 from keras_mwms.data import feeding
+from keras_mwms.data import leaves
 from keras_mwms.data import slices
+from keras_mwms.data import transport
 from keras_mwms.data.agreed import AgreedSteps
 from keras_mwms.data.agreed import Step
 from keras_mwms.data.agreed import check_first
+from keras_mwms.data.plan import Plan
+from keras_mwms.data.plan import rows_of_steps
 from keras_mwms.data.source import Part
 from keras_mwms.data.source import Source
 
@@ -37,6 +42,9 @@ class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
             data. Nothing is read beyond.
         spans_passes: whether the limit counts the steps of all passes.
         steps_per_execution: how many steps Keras takes at a time.
+        someone_has_none: whether some replica has no batch at all.
+        generator: the generator that the data come from, if it is one.
+        plans: the steps of each replica, where those of all are sure.
     """
 
     def __init__(
@@ -50,6 +58,9 @@ class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
         limit: int | None = None,
         spans_passes: bool = False,
         steps_per_execution: int = 1,
+        someone_has_none: bool = False,
+        generator: Generator[Any, Any, Any] | None = None,
+        plans: list[Plan] | None = None,
     ):
         self._ring = ring
         self._source = source
@@ -60,6 +71,9 @@ class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
         self._taken = 0
         self._steps_per_execution = steps_per_execution
         self._with_share = with_share
+        self._someone_has_none = someone_has_none
+        self._generator = generator
+        self._plans = plans
         backend = keras.backend.backend()
         self._convert = feeding.converter(backend)
         self._shard = batches.maker(backend, may_be_empty=True)
@@ -96,11 +110,11 @@ class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
 
     def sample(self) -> Any:
         """A batch to build a model with."""
-        return feeding.to_numpy(self._source.example())
+        return feeding.to_numpy(self._example(self._source.example))
 
     def peek(self) -> Any:
         """A batch to build a model with, where Keras would start an epoch."""
-        return feeding.to_numpy(self._source.peek())
+        return feeding.to_numpy(self._example(self._source.peek))
 
     def fed_rows(self, steps: int | None = None) -> list[np.ndarray]:
         """The rows of every replica in each step of the last pass."""
@@ -129,6 +143,22 @@ class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
             )
         )
 
+    def _example(self, make: Callable[[], Any]) -> Any:
+        """What this replica makes, or another one if it has no batch."""
+        if not self._someone_has_none:
+            return make()
+        mine = make() if self._source.num_batches else None
+        of_all = self._ring.gather_bytes(
+            b"" if mine is None else transport.packed(mine),
+            f"{self._channel}.example",
+        )
+        if not any(of_all):
+            raise ValueError(
+                "There are no data to train with. Received: data of 0 batches "
+                "on every replica"
+            )
+        return transport.unpacked(next(filter(None, of_all)))
+
     def _epoch(self) -> Iterator[Any]:
         return self._batches(self._source.start())
 
@@ -138,12 +168,18 @@ class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
         self._fed = []
         if not self._spans_passes:
             self._taken = 0
-        is_known = self._source.is_known
-        for data, rows in (self._known if is_known else self._agreed)(parts):
+        for data, rows in self._steps(parts):
             self._taken += 1
             self._fed.append(rows)
             data = self._convert(data)
             yield self._shard(data, rows) if self._with_share else data
+
+    def _steps(self, parts: Iterator[Part]) -> Iterator[Step]:
+        if self._source.is_known:
+            return self._known(parts)
+        if self._plans is not None:
+            return self._planned(parts, self._plans)
+        return self._agreed(parts)
 
     def _known(self, parts: Iterator[Part]) -> Iterator[Step]:
         for part in parts:
@@ -152,11 +188,29 @@ class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
                 check_first(self._ring, self._channel, part)
             yield part.data, slices.rows_of(part.total or 0, self._ring.size)
 
+    def _planned(
+        self, parts: Iterator[Part], plans: list[Plan]
+    ) -> Iterator[Step]:
+        data: Any = None
+        for rows in rows_of_steps(plans):
+            part = next(parts, None)
+            own = 0 if part is None else part.own
+            if own != rows[self._ring.rank]:
+                raise ValueError(
+                    "The data have other batches than they say. Received: "
+                    f"{own} rows where {rows[self._ring.rank]} should be"
+                )
+            # At the end one of its rows stands in.
+            data = leaves.take(data, slice(0, 1)) if part is None else part.data
+            yield data, np.array(rows, np.int32)
+
     def _agreed(self, parts: Iterator[Part]) -> Iterator[Step]:
         def goes_on() -> bool:
             return self._limit is None or self._taken + 1 < self._limit
 
-        return AgreedSteps(self._ring, self._channel, parts, goes_on)
+        return AgreedSteps(
+            self._ring, self._channel, parts, goes_on, self._generator
+        )
 
 
 class Epochs:

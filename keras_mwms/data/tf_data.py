@@ -33,6 +33,8 @@ class TensorFlowBatches(Batches):
         self.is_endless = number == tf.data.INFINITE_CARDINALITY
         leaf = keras.tree.flatten(dataset.element_spec)[0]
         self.batch_size = leaf.shape[0] if leaf.shape.rank else None
+        # Static where batches drop a remainder.
+        self.fixed_rows = self.batch_size
 
     def start(self) -> Iterator[Any]:
         """Starts a pass."""
