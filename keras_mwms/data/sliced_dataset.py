@@ -66,6 +66,13 @@ class SlicedDataset(_keras.DataAdapter):  # type: ignore[misc]
 def _slice(batch: Any, size: int, rank: int) -> SparseShard:
     leaves = [x for x in keras.tree.flatten(batch) if x is not None]
     total = _rows(leaves[0])
+    for leaf in leaves[1:]:
+        tf.debugging.assert_equal(
+            _rows(leaf),
+            total,
+            "The arrays of a batch must have the same number of rows, on "
+            "their first axis. Batch the data by the global batch size.",
+        )
     each = -(-total // size)
     starts = tf.minimum(tf.range(size) * each, total)
     rows = tf.minimum(starts + each, total) - starts

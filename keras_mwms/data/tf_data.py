@@ -1,6 +1,6 @@
 """`tf.data`, on every backend: which policy, and what each replica gets."""
 
-import secrets
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.data import notes
 from keras_mwms.data import tf_graph
@@ -17,31 +18,44 @@ from keras_mwms.data.source import Batches
 from keras_mwms.data.source import Own
 from keras_mwms.data.source import Sliced
 from keras_mwms.data.source import Source
+from keras_mwms.data.tf_pipeline import Pipeline
+
+Renew = Callable[[], tf.data.Dataset]
 
 
 class TensorFlowBatches(Batches):
     """The batches of a `tf.data.Dataset`.
 
     Args:
-        dataset: the dataset.
+        make: makes the dataset.
+        is_renewed: whether to make another one for each pass.
     """
 
-    def __init__(self, dataset: tf.data.Dataset):
-        self.dataset = dataset
-        number = int(dataset.cardinality())
-        self.num_batches = number if number >= 0 else None
+    def __init__(self, make: Renew, is_renewed: bool = False):
+        self._make = make
+        self._is_renewed = is_renewed
+        self.dataset = make()
+        number = int(self.dataset.cardinality())
+        self.num_batches = number if number >= 0 and not is_renewed else None
         self.is_endless = number == tf.data.INFINITE_CARDINALITY
-        leaf = keras.tree.flatten(dataset.element_spec)[0]
+        leaf = keras.tree.flatten(self.dataset.element_spec)[0]
         self.batch_size = leaf.shape[0] if leaf.shape.rank else None
         # Static where batches drop a remainder.
         self.fixed_rows = self.batch_size
 
     def start(self) -> Iterator[Any]:
         """Starts a pass."""
-        return iter(self.dataset)
+        dataset = self._make() if self._is_renewed else self.dataset
+        if keras.backend.backend() == "tensorflow":
+            return iter(dataset)
+        return map(_padded, dataset)
 
     def example(self) -> Any:
-        """A symbolic batch."""
+        """A symbolic batch, or the first one if nothing tells its shapes."""
+        specs = keras.tree.flatten(self.dataset.element_spec)
+        shapes = [spec.shape for spec in specs if hasattr(spec, "shape")]
+        if any(shape.rank is None for shape in shapes):
+            return next(self.start())
         return keras.tree.map_structure(_symbol, self.dataset.element_spec)
 
 
@@ -73,20 +87,18 @@ def source(
     own = policy_of(dataset.options().experimental_distribute.auto_shard_policy)
     policy = policy if own is AutoShardPolicy.AUTO else own
     size = tf_graph.batch_size_of(dataset)
-    part = dataset
-    if policy is not AutoShardPolicy.OFF:
-        pipeline = _Pipeline(ring, dataset)
-        policy = _chosen(ring, pipeline, policy)
-        if in_order and policy is AutoShardPolicy.FILE:
+    if policy is AutoShardPolicy.OFF:
+        batches = TensorFlowBatches(lambda: dataset)
+    else:
+        pipeline = Pipeline(ring, dataset)
+        if in_order:
             policy = AutoShardPolicy.DATA
+        policy, renew = _chosen(ring, pipeline, policy)
+        batches = TensorFlowBatches(renew, pipeline.is_renewed())
         if policy is AutoShardPolicy.DATA:
-            batches = TensorFlowBatches(pipeline.in_one_order())
             return Sliced(batches, ring.size, ring.rank, steps)
-        part = tf_graph.sharded(
-            pipeline.dataset, int(policy), ring.size, ring.rank
-        )
     return Own(
-        TensorFlowBatches(part),
+        batches,
         None if size is None else _sizes(size, ring.size, ring.rank),
         pieces=ring.size,
         first=ring.rank,
@@ -103,7 +115,8 @@ def check_batched(dataset: tf.data.Dataset) -> None:
         ValueError: so it is.
     """
     for spec in keras.tree.flatten(dataset.element_spec):
-        if spec is not None and spec.shape.rank == 0:
+        shape = getattr(spec, "shape", None)
+        if shape is not None and shape.rank == 0:
             raise ValueError(
                 "The dataset is not batched. Batch it by the global batch "
                 "size: dataset.batch(batch_size). "
@@ -111,143 +124,69 @@ def check_batched(dataset: tf.data.Dataset) -> None:
             )
 
 
-class _Pipeline:
-    """A dataset, which draws the same order on every replica.
-
-    Args:
-        ring: the collectives; every replica makes one.
-        dataset: the user's dataset.
-
-    Raises:
-        ValueError: the pipelines differ, or one must be changed and cannot.
-    """
-
-    def __init__(self, ring: Collectives, dataset: tf.data.Dataset):
-        self._ring = ring
-        self.dataset = dataset
-        seeds = tf_graph.seeds_of_arrays(dataset)
-        self._graph: tf_graph.Graph | None = None
-        if seeds is None:
-            self._graph = _graph_of(ring, dataset)
-            seeds = self._graph.seeds()
-        self._draw_alike(seeds)
-
-    def files(self) -> list[int]:
-        """How many files each of its readers reads. Every replica calls.
-
-        Raises:
-            ValueError: the replicas have different files.
-        """
-        files = [] if self._graph is None else self._graph.files()
-        of_all = self._ring.gather_values(files)
-        if any(other != of_all[0] for other in of_all):
-            raise ValueError(
-                "The replicas list different files, or in another order, so "
-                "that dealing them out would leave files out and read others "
-                "twice. Sort the list, and have all files on every worker; "
-                "or set auto_shard_policy to OFF if each worker has files of "
-                "its own. Received, in rank order: "
-                f"{[sum(map(len, each)) for each in of_all]} files"
-            )
-        return [len(each) for each in files]
-
-    def has_hint(self) -> bool:
-        """Whether it says where it is to be sharded."""
-        return self._graph is not None and self._graph.has_hint()
-
-    def in_one_order(self) -> tf.data.Dataset:
-        """The dataset, whose parallel operations keep the order."""
-        dataset = self.dataset
-        if self._graph is not None and self._graph.make_deterministic():
-            dataset = self._graph.dataset()
-        options = tf.data.Options()
-        options.deterministic = True
-        return dataset.with_options(options)
-
-    def _draw_alike(self, seeds: list[list[int] | None]) -> None:
-        of_all = self._ring.gather_values(seeds)
-        if any(len(other) != len(seeds) for other in of_all):
-            raise ValueError(
-                "The replicas have different tf.data pipelines. Received, in "
-                "rank order, pipelines with this number of shuffles: "
-                f"{[len(each) for each in of_all]}"
-            )
-        drawn = [[_seed(), _seed()] for _ in seeds]
-        drawn = self._ring.gather_values(drawn)[0]
-        wanted = [
-            None
-            if any(pair is None for pair in pairs)
-            else (drawn[i] if pairs[0] == [0, 0] else pairs[0])
-            for i, pairs in enumerate(zip(*of_all, strict=True))
-        ]
-        if all(each == wanted for each in of_all):
-            return
-        notes.tell(
-            self._ring,
-            "A shuffle of the tf.data pipeline has no seed, or not the same "
-            "on all replicas: it has a common one now, so that each row is "
-            "used once in an epoch.",
-        )
-        self._graph = self._graph or _graph_of(self._ring, self.dataset)
-        self._graph.set_seeds(wanted)
-        self.dataset = self._graph.dataset()
-
-
-def _graph_of(ring: Collectives, dataset: tf.data.Dataset) -> tf_graph.Graph:
-    graph, reason = None, ""
-    try:
-        graph = tf_graph.Graph(dataset)
-    except tf.errors.OpError as error:
-        reason = str(error)
-    # One replica may fail for want of memory, say.
-    reasons = ring.gather_values(reason)
-    if graph is None or any(reasons):
-        raise ValueError(
-            "The tf.data pipeline cannot be read, which is needed to find "
-            "its files and to shuffle alike on all replicas. Give its "
-            "shuffles a seed, or set auto_shard_policy to OFF if each replica "
-            f"has data of its own. Received, in rank order: {reasons}"
-        )
-    return graph
-
-
 def _chosen(
-    ring: Collectives, pipeline: _Pipeline, policy: AutoShardPolicy
-) -> AutoShardPolicy:
-    """The policy that is used, told to the user."""
-    if policy is AutoShardPolicy.HINT and not pipeline.has_hint():
-        raise ValueError(
-            "auto_shard_policy=HINT needs dataset.shard(tf.data.experimental."
-            "SHARD_HINT, tf.data.experimental.SHARD_HINT) in the pipeline. "
-            "Received: a pipeline without it"
-        )
-    if policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.FILE):
-        return policy
-    files, size = pipeline.files(), ring.size
-    few = min(files, default=0)
-    if few >= size:
-        notes.tell(
-            ring,
-            f"auto_shard_policy={policy.name}: each of {size} replicas reads "
-            f"its own of {few} files (policy FILE).",
-        )
-        return AutoShardPolicy.FILE
+    ring: Collectives, pipeline: Pipeline, policy: AutoShardPolicy
+) -> tuple[AutoShardPolicy, Renew]:
+    """The policy that is used, and what makes the dataset for a pass."""
+    if policy is AutoShardPolicy.AUTO and pipeline.has_hint():
+        policy = AutoShardPolicy.HINT
+    if policy is AutoShardPolicy.DATA:
+        return policy, pipeline.in_one_order()
+    if policy is AutoShardPolicy.HINT:
+        if not pipeline.has_hint():
+            raise ValueError(
+                "auto_shard_policy=HINT needs dataset.shard(tf.data."
+                "experimental.SHARD_HINT, tf.data.experimental.SHARD_HINT) in "
+                "the pipeline. Received: a pipeline without it"
+            )
+        return policy, pipeline.dealt_out(policy)
+    files = min(pipeline.files(), default=0)
+    part, reason = _of_files(ring, pipeline, files)
+    if part is not None:
+        if policy is AutoShardPolicy.AUTO:
+            notes.tell(
+                ring,
+                f"auto_shard_policy=AUTO: each of {ring.size} workers reads "
+                f"its own of {files} files (policy FILE).",
+            )
+        return AutoShardPolicy.FILE, part
     if policy is AutoShardPolicy.FILE:
         raise ValueError(
             "auto_shard_policy=FILE needs a pipeline that reads files "
-            "(tf.data.TFRecordDataset, say), at least one for each replica. "
-            "Split the data into more files, use fewer replicas, or use the "
-            f"policy DATA. Received: {few} files for {size} replicas"
+            "(tf.data.TFRecordDataset, say), at least one for each worker. "
+            "Split the data into more files, use fewer workers, or use the "
+            f"policy DATA. Received: a pipeline that {reason}"
         )
-    reason = f"reads {few} files for {size} replicas" if few else "reads none"
     notes.tell(
         ring,
         f"auto_shard_policy=AUTO: the tf.data pipeline {reason}, so every "
         "worker runs the whole pipeline and takes its slice of each batch "
-        "(policy DATA). Files, at least one a replica, would be dealt out "
+        "(policy DATA). Files, at least one a worker, would be dealt out "
         "(policy FILE).",
     )
-    return AutoShardPolicy.DATA
+    return AutoShardPolicy.DATA, pipeline.in_one_order()
+
+
+def _of_files(
+    ring: Collectives, pipeline: Pipeline, files: int
+) -> tuple[Renew | None, str]:
+    """What makes this replica's part by files, or why nothing can."""
+    if files < ring.size:
+        words = "1 file" if files == 1 else f"{files or 'no'} files"
+        return None, f"reads {words} for {ring.size} workers"
+    part, reason = None, ""
+    try:
+        part = pipeline.dealt_out(AutoShardPolicy.FILE)
+    except tf.errors.OpError as error:
+        # For example, what it reads is grouped or sampled.
+        reason = f"{error.message.splitlines()[0]}"
+    reasons = ring.gather_values(reason)
+    if any(reasons):
+        return None, (
+            f"reads {files} files that TensorFlow cannot deal out "
+            f"({next(filter(None, reasons))})"
+        )
+    return part, ""
 
 
 def _sizes(batch_size: int, replicas: int, replica: int) -> list[int]:
@@ -261,12 +200,19 @@ def _sizes(batch_size: int, replicas: int, replica: int) -> list[int]:
     return [int(size) for size in np.roll(sizes, -replica)]
 
 
-def _seed() -> int:
-    # Not from a generator that is part of what the user seeds.
-    return secrets.randbits(62) + 1
-
-
 def _symbol(spec: Any) -> Any:
     if spec is None or not hasattr(spec, "shape"):
         return None
     return keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
+
+
+def _padded(batch: Any) -> Any:
+    """A batch whose ragged arrays are dense, as wide as their longest row.
+
+    Other backends take no others, and each replica's are as wide as those of
+    the global batch.
+    """
+    return keras.tree.map_structure(
+        lambda leaf: leaf.to_tensor() if _keras.is_tf_ragged(leaf) else leaf,
+        batch,
+    )

@@ -4,6 +4,7 @@ TensorFlow's own sharding does the same: it makes a pipeline anew from its
 graph. Only public operations are used here.
 """
 
+import itertools
 import os
 import zlib
 from collections.abc import Iterator
@@ -23,29 +24,9 @@ _READERS = (
     "TFRecordDataset",
     "TextLineDataset",
 )
-# What TensorFlow calls datasets that do not read files and draw no order.
-_OF_ARRAYS = frozenset(
-    {
-        "Batch",
-        "Cache",
-        "Concatenate",
-        "Map",
-        "Options",
-        "PaddedBatch",
-        "ParallelBatch",
-        "ParallelMap",
-        "Prefetch",
-        "Range",
-        "Repeat",
-        "Shuffle",
-        "Skip",
-        "Take",
-        "Tensor",
-        "TensorSlice",
-        "Zip",
-    }
-)
 _IGNORE_STATE = 1
+# Names of files may come from something that has no end.
+_MOST_FILES = 100_000
 _HINT = tf.data.experimental.SHARD_HINT
 
 
@@ -66,7 +47,9 @@ class Graph:
             tf.raw_ops.DatasetToGraphV2(
                 input_dataset=tf.data.experimental.to_variant(dataset),
                 external_state_policy=_IGNORE_STATE,
-                strip_device_assignment=True,
+                # TensorFlow cannot read the devices of Python functions that
+                # it has stripped.
+                strip_device_assignment=False,
             ).numpy()
         )
         self._nodes = {node.name: node for node in self._proto.node}
@@ -85,14 +68,21 @@ class Graph:
             For each reader one number a file, the same for files of the same
             name, whatever their folders.
         """
-        return [_names(self._elements(n)) for n in self._read_by(self._end)]
+        return [
+            _names(self._elements(node)) for node in self._read_by(self._end)
+        ]
 
     def has_hint(self) -> bool:
         """Whether `shard(SHARD_HINT, SHARD_HINT)` stands somewhere."""
-        return any(
-            node.op == "ShardDataset" and scope.number(node.input[1]) == _HINT
-            for node, scope in self._operations()
-        )
+        return any(True for _ in self._hints())
+
+    def drop_hints(self) -> None:
+        """Lets all rows pass where `shard(SHARD_HINT, SHARD_HINT)` stands."""
+        for i, (node, scope) in enumerate(list(self._hints())):
+            for place, number in ((1, 1), (2, 0)):
+                node.input[place] = scope.add_number(
+                    f"keras_mwms_shard{place}_{i}", node.input[place], number
+                )
 
     def seeds(self) -> list[list[int] | None]:
         """The two seeds of each operation that draws an order.
@@ -106,6 +96,14 @@ class Graph:
             seeds = [scope.number(node.input[i]) for i in _places(node.op)[:2]]
             found.append(None if None in seeds else seeds)
         return found  # type: ignore[return-value]
+
+    def are_inside(self) -> list[bool]:
+        """Which of the operations that draw an order are in functions.
+
+        TensorFlow makes those anew for each call: with the same seeds they
+        draw the same order in each epoch.
+        """
+        return [scope.is_function for _, _, scope in self._drawing()]
 
     def set_seeds(self, seeds: Sequence[Sequence[int] | None]) -> None:
         """Gives other seeds to the operations that draw an order.
@@ -182,6 +180,7 @@ class Graph:
         if source.op == "Const":
             yield from tf.make_ndarray(source.attr["value"].tensor).ravel()
             return
+        source = self._once(source)
         has_types = "output_types" in source.attr
         types = source.attr["output_types" if has_types else "Toutput_types"]
         spec = tuple(
@@ -194,9 +193,27 @@ class Graph:
         )
         part = graph_pb2.GraphDef()
         part.CopyFrom(self._proto)
+        for node in part.node:
+            for i, name in enumerate(node.input):
+                if name in self._nodes:
+                    node.input[i] = self._once(self._nodes[name]).name
         (end,) = (n for n in part.node if n.op == "_Retval")
         end.input[0] = source.name
         yield from _loaded(part, spec).as_numpy_iterator()
+
+    def _once(self, node: Any) -> Any:
+        """What an operation repeats."""
+        while node.op == "RepeatDataset":
+            node = self._nodes[node.input[0]]
+        return node
+
+    def _hints(self) -> Iterator[tuple[Any, "_Scope"]]:
+        for node, scope in self._operations():
+            if (
+                node.op == "ShardDataset"
+                and scope.number(node.input[1]) == _HINT
+            ):
+                yield node, scope
 
     def _drawing(self) -> Iterator[tuple[int, Any, "_Scope"]]:
         """The operations that draw an order, with a number for each."""
@@ -209,13 +226,20 @@ class Graph:
             yield index, node, scope
 
     def _operations(self) -> Iterator[tuple[Any, "_Scope"]]:
-        """All operations, in functions too."""
-        scopes = [_Scope(self._proto.node, "{}")]
-        scopes += [
-            _Scope(f.node_def, "{}:{}:0") for f in self._functions.values()
-        ]
+        """All operations, in functions too, in an order told by the graph.
+
+        Names of functions count what a process has made before.
+        """
+        scopes = [_Scope(self._proto.node)]
+        names: dict[str, None] = {}
         for scope in scopes:
             for node in list(scope.nodes):
+                for attr in sorted(node.attr):
+                    name = node.attr[attr].func.name
+                    if name in self._functions and name not in names:
+                        names[name] = None
+                        nodes = self._functions[name].node_def
+                        scopes.append(_Scope(nodes, is_function=True))
                 yield node, scope
 
 
@@ -224,13 +248,15 @@ class _Scope:
 
     Args:
         nodes: its operations.
-        reference: how an output is referred to, from the names of the
-            operation and of the output.
+        is_function: whether it is a function.
     """
 
-    def __init__(self, nodes: Any, reference: str):
+    def __init__(self, nodes: Any, *, is_function: bool = False):
         self.nodes = nodes
-        self._reference = reference
+        self.is_function = is_function
+        # How an output is referred to, by the names of the operation and of
+        # the output.
+        self._reference = "{}:{}:0" if is_function else "{}"
         self._by_name = {node.name: node for node in nodes}
 
     def number(self, reference: str) -> int | None:
@@ -242,10 +268,16 @@ class _Scope:
         return int(value) if value.ndim == 0 else None
 
     def add_number(self, name: str, like: str, value: int) -> str:
-        """Adds a constant like another one, returns a reference to it."""
-        node = self.nodes.add()
-        node.CopyFrom(self._by_name[like.split(":")[0]])
-        node.name = name
+        """Adds a constant like another one, or gives it another value.
+
+        Returns:
+            A reference to it.
+        """
+        node = self._by_name.get(name)
+        if node is None:
+            node = self.nodes.add()
+            node.CopyFrom(self._by_name[like.split(":")[0]])
+            node.name = name
         node.attr["value"].tensor.CopyFrom(
             tf.make_tensor_proto(value, tf.int64)
         )
@@ -253,33 +285,9 @@ class _Scope:
 
     def add_generator(self, name: str) -> str:
         """Adds what stands for a generator made from the seeds."""
-        self.nodes.add(name=name, op="DummySeedGenerator")
+        if name not in self._by_name:
+            self.nodes.add(name=name, op="DummySeedGenerator")
         return self._reference.format(name, "handle")
-
-
-def seeds_of_arrays(dataset: tf.data.Dataset) -> list[list[int] | None] | None:
-    """The seeds of a pipeline that is known to begin with arrays.
-
-    To look at the graph instead would copy the arrays.
-
-    Args:
-        dataset: the end of the pipeline.
-
-    Returns:
-        As `Graph.seeds`; `None` if the pipeline may read files, too.
-    """
-    kind = type(dataset).__name__.strip("_").removesuffix("Dataset")
-    if kind not in _OF_ARRAYS:
-        return None
-    found: list[list[int] | None] = []
-    for source in dataset._inputs():
-        seeds = seeds_of_arrays(source)
-        if seeds is None:
-            return None
-        found += seeds
-    if kind == "Shuffle":
-        found.append([int(dataset._seed), int(dataset._seed2)])
-    return found
 
 
 def sharded(
@@ -353,7 +361,8 @@ def _places(op: str) -> list[int]:
 
 
 def _names(elements: Iterator[Any]) -> list[int]:
-    return [zlib.crc32(_name(element)) for element in elements]
+    some = itertools.islice(elements, _MOST_FILES)
+    return [zlib.crc32(_name(element)) for element in some]
 
 
 def _name(element: Any) -> bytes:
