@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.data import notes
 from keras_mwms.data import tf_graph
@@ -213,6 +212,8 @@ def _padded(batch: Any) -> Any:
     the global batch.
     """
     return keras.tree.map_structure(
-        lambda leaf: leaf.to_tensor() if _keras.is_tf_ragged(leaf) else leaf,
+        lambda leaf: (
+            leaf.to_tensor() if isinstance(leaf, tf.RaggedTensor) else leaf
+        ),
         batch,
     )
