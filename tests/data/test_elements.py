@@ -124,6 +124,9 @@ def model_of(kind):
         return keras.Model(text, dense(lookup(text)))
     if kind == "ragged":
         return Mean()
+    if kind == "python":
+        # It is built from the data.
+        return keras.Sequential([keras.layers.Dense(1)])
     x = keras.Input((2,), sparse=kind == "sparse")
     return keras.Model(x, keras.layers.Dense(1)(x))
 
@@ -140,14 +143,29 @@ def trained(kind):
     model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
     model = keras_mwms.distribute(model, auto_shard_policy="DATA")
     options = {}
-    dataset = rows("weights" if kind == "classes" else kind)
+    is_plain = kind in ("classes", "python")
+    dataset = rows("weights" if is_plain else kind)
     if kind == "classes":
         dataset = dataset.map(lambda x, y, w: (x, y % 2))
         options["class_weight"] = {0: 1.0, 1: 3.0}
     dataset = dataset.batch(BATCH)
+    if kind == "python":
+        dataset = dataset.map(through_python)
     history = model.fit(dataset, epochs=2, verbose=0, **options)
     predicted = model.predict(dataset, verbose=0)
     return facts_of(model, history=history.history, predicted=predicted)
+
+
+def through_python(*row):
+    """Arrays whose shapes TensorFlow does not know. Keras on it needs them."""
+    import keras
+    import tensorflow as tf
+
+    some = tf.py_function(lambda *row: row, row, [tf.float32] * 3)
+    if keras.backend.backend() == "tensorflow":
+        some = [tf.ensure_shape(some[0], (None, 2)), *some[1:]]
+        some[1:] = [tf.ensure_shape(leaf, (None,)) for leaf in some[1:]]
+    return tuple(some)
 
 
 def several_trained(kinds):
@@ -155,7 +173,7 @@ def several_trained(kinds):
 
 
 def test_elements_are_trained_on_as_in_one_process(cluster, alone, backend):
-    kinds = ["dict", "nested", "ragged", "weights", "classes"]
+    kinds = ["dict", "nested", "ragged", "weights", "classes", "python"]
     if backend != "torch":
         # Keras has no sparse tensors there.
         kinds.append("sparse")
