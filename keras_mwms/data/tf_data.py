@@ -37,8 +37,8 @@ class TensorFlowBatches(Batches):
         number = int(self.dataset.cardinality())
         self.num_batches = number if number >= 0 and not is_renewed else None
         self.is_endless = number == tf.data.INFINITE_CARDINALITY
-        leaf = keras.tree.flatten(self.dataset.element_spec)[0]
-        self.batch_size = leaf.shape[0] if leaf.shape.rank else None
+        shape = next(_shapes(self.dataset), None)
+        self.batch_size = shape[0] if shape is not None and shape.rank else None
         # Static where batches drop a remainder.
         self.fixed_rows = self.batch_size
 
@@ -51,9 +51,7 @@ class TensorFlowBatches(Batches):
 
     def example(self) -> Any:
         """A symbolic batch, or the first one if nothing tells its shapes."""
-        specs = keras.tree.flatten(self.dataset.element_spec)
-        shapes = [spec.shape for spec in specs if hasattr(spec, "shape")]
-        if any(shape.rank is None for shape in shapes):
+        if any(shape.rank is None for shape in _shapes(self.dataset)):
             return next(self.start())
         return keras.tree.map_structure(_symbol, self.dataset.element_spec)
 
@@ -113,9 +111,8 @@ def check_batched(dataset: tf.data.Dataset) -> None:
     Raises:
         ValueError: so it is.
     """
-    for spec in keras.tree.flatten(dataset.element_spec):
-        shape = getattr(spec, "shape", None)
-        if shape is not None and shape.rank == 0:
+    for shape in _shapes(dataset):
+        if shape.rank == 0:
             raise ValueError(
                 "The dataset is not batched. Batch it by the global batch "
                 "size: dataset.batch(batch_size). "
@@ -146,7 +143,8 @@ def _chosen(
             notes.tell(
                 ring,
                 f"auto_shard_policy=AUTO: each of {ring.size} workers reads "
-                f"its own of {files} files (policy FILE).",
+                f"its own of {files} files of the tf.data pipeline (policy "
+                "FILE).",
             )
         return AutoShardPolicy.FILE, part
     if policy is AutoShardPolicy.FILE:
@@ -197,6 +195,13 @@ def _sizes(batch_size: int, replicas: int, replica: int) -> list[int]:
     sizes = np.full(replicas, batch_size // replicas)
     sizes[: batch_size % replicas] += 1
     return [int(size) for size in np.roll(sizes, -replica)]
+
+
+def _shapes(dataset: tf.data.Dataset) -> Iterator[Any]:
+    """The shapes of the arrays of an element; places may hold none."""
+    for spec in keras.tree.flatten(dataset.element_spec):
+        if hasattr(spec, "shape"):
+            yield spec.shape
 
 
 def _symbol(spec: Any) -> Any:

@@ -7,6 +7,7 @@ graph. Only public operations are used here.
 import itertools
 import os
 import zlib
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,12 @@ _READERS = (
     "TFRecordDataset",
     "TextLineDataset",
 )
+# What functions compute of the seeds that they hold.
+_FOLDED: dict[str, Callable[..., int]] = {
+    "Equal": lambda a, b: int(a == b),
+    "LogicalAnd": lambda a, b: int(a and b),
+    "SelectV2": lambda condition, a, b: a if condition else b,
+}
 _IGNORE_STATE = 1
 # Names of files may come from something that has no end.
 _MOST_FILES = 100_000
@@ -81,7 +88,7 @@ class Graph:
         for i, (node, scope) in enumerate(list(self._hints())):
             for place, number in ((1, 1), (2, 0)):
                 node.input[place] = scope.add_number(
-                    f"keras_mwms_shard{place}_{i}", node.input[place], number
+                    f"keras_mwms_shard{place}_{i}", number
                 )
 
     def seeds(self) -> list[list[int] | None]:
@@ -119,7 +126,7 @@ class Graph:
             first, second, *generator = _places(node.op)
             for i, seed in zip((first, second), pair, strict=True):
                 node.input[i] = scope.add_number(
-                    f"keras_mwms_seed{i}_{index}", node.input[i], seed
+                    f"keras_mwms_seed{i}_{index}", seed
                 )
             for i in generator:
                 # The one that is there goes on with its old seeds.
@@ -262,22 +269,26 @@ class _Scope:
     def number(self, reference: str) -> int | None:
         """The number that an input is, `None` if it is no constant one."""
         node = self._by_name.get(reference.split(":")[0])
-        if node is None or node.op != "Const":
+        if node is None:
+            return None
+        if node.op in _FOLDED:
+            numbers = [self.number(name) for name in node.input]
+            return None if None in numbers else _FOLDED[node.op](*numbers)
+        if node.op != "Const":
             return None
         value = tf.make_ndarray(node.attr["value"].tensor)
         return int(value) if value.ndim == 0 else None
 
-    def add_number(self, name: str, like: str, value: int) -> str:
-        """Adds a constant like another one, or gives it another value.
+    def add_number(self, name: str, value: int) -> str:
+        """Adds a constant, or gives it another value.
 
         Returns:
             A reference to it.
         """
         node = self._by_name.get(name)
         if node is None:
-            node = self.nodes.add()
-            node.CopyFrom(self._by_name[like.split(":")[0]])
-            node.name = name
+            node = self.nodes.add(name=name, op="Const")
+        node.attr["dtype"].type = tf.int64.as_datatype_enum
         node.attr["value"].tensor.CopyFrom(
             tf.make_tensor_proto(value, tf.int64)
         )

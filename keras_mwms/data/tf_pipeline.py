@@ -24,6 +24,7 @@ _OF_ARRAYS = frozenset(
         "Prefetch",
         "Range",
         "Repeat",
+        "Restructured",
         "Shuffle",
         "Skip",
         "Take",

@@ -46,6 +46,19 @@ def inside_of_interleave(folder):
     )
 
 
+def seeded_unlike_inside(folder):
+    import tensorflow as tf
+
+    from keras_mwms import world
+
+    seed = world.join().ring.rank + 1
+    return pipelines.parsed(
+        pipelines.names(folder, [ROWS]).flat_map(
+            lambda name: tf.data.TFRecordDataset(name).shuffle(ROWS, seed)
+        )
+    )
+
+
 def sampled(folder):
     import tensorflow as tf
 
@@ -107,6 +120,7 @@ SHUFFLED = [
     inside_of_interleave,
     sampled,
     seeded_unlike,
+    seeded_unlike_inside,
     beside_a_python_function,
     beside_a_generator,
     beside_variables,
