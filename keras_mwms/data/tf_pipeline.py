@@ -53,6 +53,12 @@ class Pipeline:
         # What is made from its graph calls the Python functions of this one.
         self._users = self._dataset = dataset
         seeds = seeds_of_arrays(dataset)
+        of_all = ring.gather_values(seeds is None)
+        if len(set(of_all)) > 1:
+            raise ValueError(
+                "The replicas have different tf.data pipelines. Received, in "
+                f"rank order, whether they are not of arrays alone: {of_all}"
+            )
         self._graph: tf_graph.Graph | None = None
         self._inside: list[bool] = [False] * len(seeds or ())
         if seeds is None:

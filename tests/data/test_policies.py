@@ -314,6 +314,9 @@ def of_what_is_wrong(folder):
         "pipelines": by_argument(
             arrays.shuffle(3, seed=1) if rank else arrays, "DATA"
         ),
+        "files or not": by_argument(
+            pipelines.parsed(turned).batch(4) if rank else arrays, "DATA"
+        ),
         "no graph": by_argument(on_device, "DATA"),
     }
 
@@ -325,6 +328,7 @@ def test_errors_come_on_all_replicas(cluster, folders):
         "other files": r"[4, 3] files",
         "turned": "another order",
         "pipelines": "different tf.data pipelines",
+        "files or not": "different tf.data pipelines",
         "no graph": "as a graph",
     }
     for errors in cluster(2).run(of_what_is_wrong, folders(2)):
