@@ -1,5 +1,6 @@
 """Collectives on PyTorch tensors, by Horovod's PyTorch binding."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,10 @@ _SUMMED_AS = {
 }
 # What is only moved goes as bits, by the size of an element.
 _MOVED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+# Seconds between looks at whether an exchange of host values has ended.
+_SHORT_PAUSE = 1e-4
+_LONG_PAUSE = 5e-4
 
 
 class TorchCollectives(Collectives):
@@ -64,6 +69,16 @@ class TorchCollectives(Collectives):
         handle = hvd.allgather_async(_bits(tensor), name=name)
         joined: torch.Tensor = hvd.synchronize(handle).view(tensor.dtype)
         return joined
+
+    def _all_gather_bytes(self, data: np.ndarray, name: str) -> np.ndarray:
+        handle = hvd.allgather_async(self.from_host(data), name=name)
+        # `hvd.synchronize` would keep the core busy, on which another thread
+        # may be at work on a step.
+        pause = _SHORT_PAUSE
+        while not hvd.poll(handle):
+            time.sleep(pause)
+            pause = min(2 * pause, _LONG_PAUSE)
+        return self.to_host(hvd.synchronize(handle))
 
     def to_host(self, tensor: torch.Tensor) -> np.ndarray:
         """Returns the tensor as a NumPy array."""
