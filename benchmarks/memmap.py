@@ -11,10 +11,10 @@ the same in one new process with Keras alone.
 What is counted is anonymous memory (`RssAnon` in /proc/self/status): what the
 process has allocated, and nobody else can use. It is the peak while fit,
 evaluate and predict run, less what was there before, with the model built and
-its steps compiled on a few rows. Batches that wait for their step are in it:
-JAX runs up to 32 steps ahead. Not in it, and printed beside it, are the pages
-of the file that are mapped into the process (`RssFile`): the system shares
-them between processes, and takes them back when it needs the memory.
+its steps compiled on a few rows. Batches that wait for their step are in it.
+Not in it, and printed beside it, are the pages of the file that are mapped
+into the process (`RssFile`): the system shares them between processes, and
+takes them back when it needs the memory.
 """
 
 import argparse

@@ -134,6 +134,14 @@ class Backend(abc.ABC):
         alone.
         """
 
+    def limit_steps_ahead(self, model: Any) -> None:  # noqa: B027
+        """Keeps `fit` from running far ahead of its steps.
+
+        Args:
+            model: a model whose functions are not made yet. Most backends
+                have ended a step when they return.
+        """
+
     def sync_state(self, model: Any) -> None:  # noqa: B027
         """Puts into the variables what the steps of `fit` made so far.
 

@@ -78,6 +78,7 @@ class Hooks:
         make = self._backend
         model.train_step = make.train_step(model, self.ring, model.train_step)
         model.test_step = make.test_step(model, self.ring, model.test_step)
+        make.limit_steps_ahead(model)
         finish = getattr(model, _keras.finish_logs_name)
         setattr(model, _keras.finish_logs_name, self._finish(finish))
         for name, original in self._original.items():

@@ -1,5 +1,6 @@
 """The training hooks on JAX."""
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -62,6 +63,15 @@ class JaxBackend(Backend):
         is_update = (_keras.micro_steps_of(optimizer) + 1) % every == 0
         reduced: list[Any] = jax.lax.cond(is_update, reduce, list, grads)
         return reduced
+
+    def limit_steps_ahead(self, model: Any) -> None:
+        """Waits for the step before the last one.
+
+        JAX would queue many steps (32 on the CPU), and keep the batch of each.
+        """
+        for kind in ("train", "test", "predict"):
+            name = f"make_{kind}_function"
+            setattr(model, name, _limited(model, kind, getattr(model, name)))
 
     def sync_state(self, model: Any) -> None:
         """Puts the state of the last step into the variables."""
@@ -127,6 +137,37 @@ class JaxBackend(Backend):
             return logs, _without_fillers(step, model, after, before)
 
         return test_step
+
+
+class _Execution:
+    """Keras's function for a step, with two steps under way at most."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+        self._last: Any = None
+        self._before: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        jax.block_until_ready(self._before)
+        result = self._function(*args)
+        # What a step returns first, logs or predictions, nobody donates.
+        self._before, self._last = self._last, result[0]
+        return result
+
+
+def _limited(
+    model: Any, kind: str, make: Callable[..., None]
+) -> Callable[..., None]:
+    name = f"{kind}_function"
+
+    @functools.wraps(make)
+    def make_function(*args: Any, **kwargs: Any) -> None:
+        make(*args, **kwargs)
+        function = getattr(model, name)
+        if not isinstance(function, _Execution):
+            setattr(model, name, _Execution(function))
+
+    return make_function
 
 
 def _run(
