@@ -68,6 +68,7 @@ def shard(
     """
     if isinstance(x, ShardedArrays | ShardedStream):
         return x
+    sources.agree_on_pipelines(ring, x)
     if sources.are_split_arrays((x, y, sample_weight), policy):
         with _failure_told(ring, x):
             arrays = ShardedArrays(
@@ -187,13 +188,7 @@ def _agree(ring: Collectives, words: str, source: Source | None) -> _Agreed:
             "Another replica cannot use its data: see the error in its "
             f"output. Received: a failure on rank {of_all.index(None)}"
         )
-    if len({theirs[0] for theirs in of_all}) > 1:
-        raise ValueError(
-            "The replicas must be given the same data: each takes its part of "
-            "them. If each has data of its own, pass auto_shard_policy='OFF' "
-            "to distribute(). Received, in rank order: "
-            f"{'; '.join(theirs[0] for theirs in of_all)}"
-        )
+    sources.require_same([theirs[0] for theirs in of_all])
     numbers = [theirs[2] for theirs in of_all]
     plans = _plans([theirs[4] for theirs in of_all])
     if plans is not None:

@@ -41,9 +41,7 @@ class GrainBatches(Batches):
     def __init__(self, dataset: Any, adapter: Any):
         self.batch_size = adapter.batch_size
         self._adapter = adapter
-        # Grain gives a repeated dataset the largest length there is.
-        length = len(dataset) if hasattr(dataset, "__len__") else 0
-        self.is_endless = length >= 2**62
+        self.is_endless = _is_endless(dataset)
 
     def start(self) -> Iterator[Any]:
         """Starts a pass."""
@@ -52,6 +50,19 @@ class GrainBatches(Batches):
     def example(self) -> Any:
         """The first batch."""
         return next(self.start())
+
+
+def _is_endless(dataset: Any) -> bool:
+    """Whether a Grain object is surely without end."""
+    if hasattr(dataset, "__len__"):
+        # Grain gives a repeated dataset the largest length there is.
+        return len(dataset) >= 2**62
+    if hasattr(dataset, "parents"):
+        # What ends an endless one is of this class.
+        ends = type(dataset).__name__ == "LimitIterDataset"
+        return not ends and any(map(_is_endless, dataset.parents))
+    # A loader, by its sampler: the numbers of epochs of others are not known.
+    return getattr(dataset._sampler, "_num_epochs", 1) is None
 
 
 def never_returns(generator: Generator[Any, Any, Any]) -> bool:

@@ -27,10 +27,21 @@ def splits_itself(ring: Collectives, loader: DataLoader[Any]) -> bool:
 
     Returns:
         True if so; the user is told.
+
+    Raises:
+        ValueError: it deals them out to other replicas than there are.
     """
-    sampler = loader.sampler
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if not isinstance(sampler, DistributedSampler) or sampler.num_replicas < 2:
         return False
+    dealt = sampler.num_replicas, sampler.rank
+    if dealt != (ring.size, ring.rank):
+        raise ValueError(
+            "The DistributedSampler of a DataLoader must deal out the rows to "
+            "the replicas that there are. Leave it out, or pass "
+            f"num_replicas={ring.size} and rank={ring.rank}. "
+            f"Received: num_replicas={dealt[0]}, rank={dealt[1]}"
+        )
     notes.tell(
         ring,
         "The DataLoader has a DistributedSampler: each replica's batches are "
@@ -103,19 +114,19 @@ class LoadedRows(Source):
     def start(self) -> Iterator[Part]:
         """Starts a pass. The random numbers are drawn where Keras does."""
         if keras.backend.backend() == "torch" and self._is_chief:
-            return self._parts(iter(_numbers_of(self._loader)))
+            return self._parts(_begun(self._loader))
         return self._parts(None)
 
     def on_tensorflow(self) -> None:
         """Keras looks at two batches, for which it draws."""
         if self._is_chief:
-            list(itertools.islice(_numbers_of(self._loader), 2))
+            list(itertools.islice(_begun(self._loader), 2))
 
     def example(self) -> Any:
         """The first rows, loaded here."""
         numbers = None
         if self._is_chief:
-            numbers = next(iter(_numbers_of(self._loader)))
+            numbers = next(_begun(self._loader))
         numbers = self._ring.broadcast_object(numbers)
         own = slices.slice_of(len(numbers), self._ring.size, 0)
         return next(iter(self._loading([numbers[own]])))
@@ -126,7 +137,7 @@ class LoadedRows(Source):
 
     def _parts(self, drawn: Iterator[list[Any]] | None) -> Iterator[Part]:
         if drawn is None and self._is_chief:
-            drawn = iter(_numbers_of(self._loader))
+            drawn = _begun(self._loader)
         numbers = self._ring.broadcast_object(
             None if drawn is None else list(drawn)
         )
@@ -184,6 +195,17 @@ def _numbers_of(loader: DataLoader[Any]) -> DataLoader[Any]:
         collate_fn=list,
         generator=loader.generator,
     )
+
+
+def _begun(loader: DataLoader[Any]) -> Iterator[list[Any]]:
+    """The numbers of the rows of a pass, as a loader begins it.
+
+    A loader with worker processes asks its sampler at once for the batches
+    that it makes ahead.
+    """
+    numbers = iter(_numbers_of(loader))
+    ahead = loader.num_workers * (loader.prefetch_factor or 0)
+    return itertools.chain(list(itertools.islice(numbers, ahead)), numbers)
 
 
 def _as_tuple(batch: Any) -> Any:

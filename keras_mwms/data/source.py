@@ -146,10 +146,12 @@ class Sliced(_OfBatches):
         )
 
     def peek(self) -> Any:
-        """The first rows of an epoch that is not gone on with."""
+        """The first rows of an epoch that is not gone on with.
+
+        Its end is told by Keras, which does so before it trains.
+        """
         self.on_epoch_begin()
         part = next(self.start(), None)
-        self.on_epoch_end()
         return self.example() if part is None else part.data
 
     def start(self) -> Iterator[Part]:

@@ -1,5 +1,6 @@
 """The source of a replica's rows for each kind of data."""
 
+import types
 from typing import Any
 
 from keras_mwms import _keras
@@ -41,6 +42,50 @@ def are_split_arrays(data: Any, policy: AutoShardPolicy) -> bool:
     )
 
 
+def agree_on_pipelines(ring: Collectives, x: Any) -> None:
+    """Finds whether data are pipelines of `tf.data` on some replicas only.
+
+    Only those are compared by exchanges of their own, so it comes first.
+
+    Args:
+        ring: the collectives; every replica calls.
+        x: the replica's data.
+
+    Raises:
+        ValueError: on every replica, if so.
+    """
+    of_all = ring.gather_values([_keras.is_tf_dataset(x), _name_of(x)])
+    if len({is_pipeline for is_pipeline, _ in of_all}) > 1:
+        require_same([name for _, name in of_all])
+
+
+def _name_of(x: Any) -> str:
+    if _keras.is_tf_dataset(x):
+        return TF_DATASET
+    if isinstance(x, types.GeneratorType):
+        return "a generator"
+    if _keras.can_convert_arrays((x, None, None)):
+        return "arrays"
+    return f"a {type(x).__module__}.{type(x).__qualname__}"
+
+
+def require_same(of_all: list[str]) -> None:
+    """Raises if replicas have different data.
+
+    Args:
+        of_all: what the data of each are, in rank order.
+
+    Raises:
+        ValueError: they differ.
+    """
+    if len(set(of_all)) > 1:
+        raise ValueError(
+            "The replicas must be given the same data: each takes its part of "
+            "them. If each has data of its own, pass auto_shard_policy='OFF' "
+            f"to distribute(). Received, in rank order: {'; '.join(of_all)}"
+        )
+
+
 def source_of(
     ring: Collectives,
     x: Any,
@@ -71,9 +116,9 @@ def source_of(
     Returns:
         `(source, kind)`: the part, and what the data are, in words.
     """
-    is_own = policy is AutoShardPolicy.OFF
     if policy is AutoShardPolicy.HINT and not _keras.is_tf_dataset(x):
-        x, is_own = _sharded_by_itself(ring, x), True
+        x, policy = _sharded_by_itself(ring, x), AutoShardPolicy.OFF
+    is_own = policy is AutoShardPolicy.OFF
     adapter = _keras.data_adapter(
         x,
         y,

@@ -24,6 +24,16 @@ ALL = [
     _needs("unknown", "tensorflow"),
 ]
 
+# By OFF and HINT, each replica's batches are its part of a step. Those of
+# `tf.data` are cut, as `tf.distribute` does.
+GIVEN_AS_THEY_ARE = [
+    "generator",
+    "py_dataset",
+    "adapter",
+    _needs("loader", "torch"),
+    _needs("grain", "grain"),
+]
+
 
 def rows_xy(rows):
     x = np.repeat(np.arange(rows, dtype="float32")[:, None], 2, axis=1)
@@ -31,8 +41,14 @@ def rows_xy(rows):
 
 
 def batches(rows, size):
-    x, y = rows_xy(rows)
-    for start in range(0, rows, size):
+    return rows_in_batches(range(rows), size)
+
+
+def rows_in_batches(rows, size):
+    """A generator of batches of these rows."""
+    y = np.array(rows, "float32")
+    x = np.repeat(y[:, None], 2, axis=1)
+    for start in range(0, len(y), size):
         yield x[start : start + size], y[start : start + size]
 
 
@@ -133,31 +149,33 @@ def tf_records(folder, counts, size):
     return tf.data.TFRecordDataset(paths).map(parse).batch(size)
 
 
-def recorded(x, **options):
+def recorded(x, y=None, **options):
     """The own rows of this replica, step by step, of one pass.
 
     Returns:
         A list with a list of row numbers for each step.
     """
-    import keras
-
     from keras_mwms import data
     from keras_mwms import world
 
     ring = world.join().ring
-    adapter = data.shard(ring, x, **options)
-    return rows_of_pass(adapter, ring.rank, keras.backend.backend())
+    adapter = data.shard(ring, x, y, **options)
+    return rows_of_pass(adapter, ring.rank)
 
 
-def rows_of_pass(adapter, rank, backend):
+def rows_of_pass(adapter, rank, limit=None):
+    """The own rows of a replica, step by step, of a pass of an adapter."""
+    import keras
+
     start = {
         "jax": "get_jax_iterator",
         "tensorflow": "get_tf_dataset",
         "torch": "get_torch_dataloader",
-    }[backend]
+    }[keras.backend.backend()]
     steps = []
     try:
-        for batch in getattr(adapter, start)():
+        started = iter(getattr(adapter, start)())
+        for batch in itertools.islice(started, limit):
             own = int(np.asarray(batch.rows)[rank])
             y = np.asarray(batch.data[1])
             assert len(y) == max(own, 1)

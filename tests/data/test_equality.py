@@ -8,6 +8,7 @@ from tests.data import kinds
 from tests.training.facts import assert_as_alone
 
 ROWS, BATCH = 10, 4
+FEW = (7, 1)
 FIT = {
     "generator": {"steps_per_epoch": 3, "shuffle": False},
     "grain": {"epochs": 2, "shuffle": False},
@@ -30,8 +31,8 @@ def used(kind):
     """What `fit`, `evaluate` and `predict` make of a kind of data."""
     from tests.training.facts import facts_of
 
-    def data(rows=ROWS):
-        return getattr(kinds, kind)(rows, BATCH)
+    def data(rows=ROWS, size=BATCH):
+        return getattr(kinds, kind)(rows, size)
 
     model = compiled()
     with warnings.catch_warnings():
@@ -45,11 +46,29 @@ def used(kind):
         steps = {"steps": 3} if kind == "generator" else {}
         scores = model.evaluate(data(), verbose=0, **steps)
         predicted = model.predict(data(), verbose=0, **steps)
+        in_steps = model.fit(
+            data(),
+            steps_per_epoch=2,
+            shuffle=False,
+            validation_data=data(7, 3),
+            validation_steps=2,
+            verbose=0,
+        )
+        few = {}
+        for rows in FEW:
+            steps = {"steps": -(-rows // 3)} if kind == "generator" else {}
+            score = model.evaluate(data(rows, 3), verbose=0, **steps)
+            few[f"scores {rows}"] = score
+            few[f"predicted {rows}"] = model.predict(
+                data(rows, 3), verbose=0, **steps
+            )
     return facts_of(
         model,
         history=history.history,
+        in_steps=in_steps.history,
         scores=scores,
         predicted=predicted,
+        few=few,
     )
 
 
@@ -62,4 +81,7 @@ def test_a_kind_is_used_as_in_one_process(cluster, alone, backend, kind):
     measure = "tf_data" if is_measured else kind
     expected = alone(used, measure)
     assert expected["predicted"].shape == (ROWS, 1)
+    # Case A39: the last batch does not divide.
+    for rows in FEW:
+        assert expected[f"few predicted {rows}"].shape == (rows, 1)
     assert_as_alone(replicas, expected)
