@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from keras_mwms.data.policy import AutoShardPolicy
     from keras_mwms.entry import check_in_sync
     from keras_mwms.entry import distribute
+    from keras_mwms.inputs import InputContext
+    from keras_mwms.inputs import distribute_datasets_from_function
+    from keras_mwms.inputs import experimental_distribute_dataset
+    from keras_mwms.inputs import experimental_make_numpy_dataset
     from keras_mwms.world import barrier
     from keras_mwms.world import broadcast_object
     from keras_mwms.world import is_chief
@@ -32,6 +36,10 @@ _HOMES = {
     "AutoShardPolicy": "keras_mwms.data.policy",
     "distribute": "keras_mwms.entry",
     "check_in_sync": "keras_mwms.entry",
+    "InputContext": "keras_mwms.inputs",
+    "distribute_datasets_from_function": "keras_mwms.inputs",
+    "experimental_distribute_dataset": "keras_mwms.inputs",
+    "experimental_make_numpy_dataset": "keras_mwms.inputs",
     "barrier": "keras_mwms.world",
     "broadcast_object": "keras_mwms.world",
     "is_chief": "keras_mwms.world",
@@ -44,6 +52,10 @@ __all__ = [
     "AutoShardPolicy",
     "distribute",
     "check_in_sync",
+    "InputContext",
+    "distribute_datasets_from_function",
+    "experimental_distribute_dataset",
+    "experimental_make_numpy_dataset",
     "rank",
     "world_size",
     "local_rank",

@@ -16,6 +16,7 @@ from keras_mwms.collectives import Collectives
 from keras_mwms.data import ahead
 from keras_mwms.data import sources
 from keras_mwms.data.arrays import ShardedArrays
+from keras_mwms.data.given import Given
 from keras_mwms.data.plan import Plan
 from keras_mwms.data.plan import rows_of_steps
 from keras_mwms.data.policy import AutoShardPolicy
@@ -26,6 +27,9 @@ from keras_mwms.data.stream import ShardedStream
 # Names on the wire: enough that none is still in use when it comes again.
 _CHANNELS = 64
 _numbers = itertools.count()
+
+# Rows of a batch of arrays where nobody says how many, as in Keras.
+_ROWS = 32
 
 
 def shard(
@@ -39,13 +43,15 @@ def shard(
     steps: int | None = None,
     epochs: int = 1,
     steps_per_execution: int = 1,
+    is_given: bool = False,
+    needs_end: bool = True,
     **options: Any,
 ) -> Any:
     """Makes the adapter that feeds a replica with its part of the data.
 
     Args:
         ring: the collectives; every replica calls.
-        x: data as `fit` takes it.
+        x: data as `fit` takes it, or a `DistributedDataset`.
         y: targets likewise.
         sample_weight: weights likewise.
         policy: how data are split that do not say so themselves.
@@ -55,6 +61,8 @@ def shard(
         steps: steps of an epoch, `None` for as many as there are.
         epochs: number of epochs for which the steps go on in one pass.
         steps_per_execution: how many steps Keras takes at a time.
+        is_given: whether this replica's batches are used as they are.
+        needs_end: whether data without an end need a number of steps.
         **options: `batch_size`, `shuffle` and `class_weight`, as `fit` takes
             them.
 
@@ -68,6 +76,20 @@ def shard(
     """
     if isinstance(x, ShardedArrays | ShardedStream):
         return x
+    if isinstance(x, Given):
+        weights = options.get("class_weight")
+        x.refuse(y=y, sample_weight=sample_weight, class_weight=weights)
+        return shard(
+            ring,
+            *x.data,
+            policy=x.policy,
+            with_share=with_share,
+            steps=steps,
+            epochs=epochs,
+            steps_per_execution=steps_per_execution,
+            is_given=x.is_own,
+            batch_size=_ROWS,
+        )
     sources.agree_on_pipelines(ring, x)
     if sources.are_split_arrays((x, y, sample_weight), policy):
         with _failure_told(ring, x):
@@ -98,10 +120,11 @@ def shard(
             policy=policy,
             steps=steps,
             in_order=not with_share,
+            is_given=is_given,
             **options,
         )
     agreed = _agree(ring, _words(source, kind), source)
-    if agreed.is_endless and steps is None:
+    if needs_end and agreed.is_endless and steps is None:
         raise ValueError(
             f"The data, {kind}, have no end. Say how many steps an epoch has: "
             "pass steps_per_epoch to fit, validation_steps for validation "
@@ -124,6 +147,15 @@ def shard(
         spans_passes=epochs > 1,
         steps_per_execution=steps_per_execution,
     )
+
+
+def new_channel(ring: Collectives) -> str:
+    """A name for exchanges that no others have. Every replica calls."""
+    return _channel(max(ring.gather_values(next(_numbers))))
+
+
+def _channel(number: int) -> str:
+    return f"data.{number % _CHANNELS}"
 
 
 def _words(source: Source, kind: str) -> str:
@@ -194,7 +226,7 @@ def _agree(ring: Collectives, words: str, source: Source | None) -> _Agreed:
     if plans is not None:
         numbers = [sum(1 for _ in rows_of_steps(plans))]
     return _Agreed(
-        f"data.{max(theirs[1] for theirs in of_all) % _CHANNELS}",
+        _channel(max(theirs[1] for theirs in of_all)),
         None if None in numbers else max(numbers),
         any(theirs[3] for theirs in of_all),
         0 in numbers,

@@ -80,7 +80,7 @@ def _slice(batch: Any, size: int, rank: int) -> SparseShard:
     start = tf.where(rows[rank] > 0, starts[rank], 0)
     stop = start + tf.maximum(rows[rank], tf.minimum(total, 1))
     data = keras.tree.map_structure(
-        lambda x: None if x is None else _take(x, start, stop), batch
+        lambda x: None if x is None else take(x, start, stop), batch
     )
     return SparseShard(data, rows)
 
@@ -93,7 +93,8 @@ def _rows(leaf: Any) -> Any:
     return tf.shape(leaf)[0]
 
 
-def _take(leaf: Any, start: Any, stop: Any) -> Any:
+def take(leaf: Any, start: Any, stop: Any) -> Any:
+    """Some rows of a tensor, dense, sparse or ragged, also in a graph."""
     if isinstance(leaf, tf.SparseTensor):
         # TensorFlow cuts a tensor that it does not know the shape of by the
         # rows of its entries.

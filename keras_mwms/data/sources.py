@@ -95,6 +95,7 @@ def source_of(
     policy: AutoShardPolicy,
     steps: int | None,
     in_order: bool,
+    is_given: bool = False,
     batch_size: int | None = None,
     shuffle: bool | str = False,
     class_weight: dict[int, float] | None = None,
@@ -109,6 +110,8 @@ def source_of(
         policy: how data are split that do not say so themselves.
         steps: steps of an epoch if the user says so.
         in_order: whether the rows must be in the order of one process.
+        is_given: whether this replica's batches are used as they are, with
+            the policy `OFF`: those of `tf.data` are cut otherwise.
         batch_size: as `fit` takes it.
         shuffle: as `fit` takes it.
         class_weight: as `fit` takes it.
@@ -132,6 +135,10 @@ def source_of(
     if kind == TF_DATASET:
         from keras_mwms.data import tf_data
 
+        if is_given:
+            dataset = adapter.get_tf_dataset()
+            tf_data.check_batched(dataset)
+            return Own(tf_data.TensorFlowBatches(dataset)), kind
         return tf_data.source(
             ring,
             adapter.get_tf_dataset(),

@@ -1,5 +1,6 @@
 """Feeds a model from data that come batch by batch, on all replicas alike."""
 
+import copy
 from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Iterator
@@ -99,6 +100,12 @@ class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
     def partial_batch_size(self) -> int | None:
         """Rows of the last global batch if it is known to be smaller."""
         return self._source.tail
+
+    def on_channel(self, channel: str) -> "ShardedStream":
+        """The same data, with exchanges for another pass at the same time."""
+        stream = copy.copy(self)
+        stream._channel = channel
+        return stream
 
     def on_epoch_begin(self) -> None:
         """Tells the user's data."""

@@ -230,13 +230,15 @@ def opened(ring: Collectives, batch: Any) -> tuple[Any, Step]:
     if isinstance(batch, Shard | SparseShard | StaticShard):
         may_be_empty = isinstance(batch, SparseShard)
         return batch.data, Step(ring, batch.rows, may_be_empty=may_be_empty)
-    mine = ops.one_hot(ring.rank, ring.size, dtype="int32") * _rows_of(batch)
+    own = _rows_of(batch)
+    may_be_empty = not isinstance(own, int) or own == 0
+    mine = ops.one_hot(ring.rank, ring.size, dtype="int32") * own
     (rows,) = ring.all_reduce([mine], "step.rows")
     after = rows
     if not ring.traces:
         rows = ring.to_host(rows)
     return batch, Step(
-        ring, rows, may_be_empty=False, is_sliced=False, after=after
+        ring, rows, may_be_empty=may_be_empty, is_sliced=False, after=after
     )
 
 

@@ -121,6 +121,12 @@ def tf_data(rows, size):
     return tf.data.Dataset.from_tensor_slices(rows_xy(rows)).batch(size)
 
 
+def numpy_rows(rows, size):
+    import keras_mwms
+
+    return keras_mwms.experimental_make_numpy_dataset(rows_xy(rows)).batch(size)
+
+
 def unknown(rows, size):
     """A pipeline whose length TensorFlow does not know."""
     import tensorflow as tf
