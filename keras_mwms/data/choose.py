@@ -17,6 +17,7 @@ from keras_mwms.data import ahead
 from keras_mwms.data import sources
 from keras_mwms.data.arrays import ShardedArrays
 from keras_mwms.data.given import Given
+from keras_mwms.data.given import Once
 from keras_mwms.data.plan import Plan
 from keras_mwms.data.plan import rows_of_steps
 from keras_mwms.data.policy import AutoShardPolicy
@@ -105,7 +106,9 @@ def shard(
         words = f"arrays in {arrays.num_batches} batches of "
         _agree(ring, f"{words}{arrays.batch_size}", None)
         return arrays
-    generator = x if isinstance(x, types.GeneratorType) else None
+    generator = x.generator if isinstance(x, Once) else x
+    if not isinstance(generator, types.GeneratorType):
+        generator = None
     if generator is not None:
         ahead.wait_for(generator)
     with _failure_told(ring, x), warnings.catch_warnings():

@@ -11,12 +11,14 @@ import keras
 from keras_mwms import _keras
 from keras_mwms.collectives import AloneCollectives
 from keras_mwms.collectives import Collectives
+from keras_mwms.data import ahead
 from keras_mwms.data import choose
 from keras_mwms.data import leaves
 from keras_mwms.data import sources
 from keras_mwms.data import specs
 from keras_mwms.data.generators import never_returns
 from keras_mwms.data.given import Given
+from keras_mwms.data.given import Once
 from keras_mwms.data.policy import AutoShardPolicy
 from keras_mwms.data.stream import ShardedStream
 
@@ -40,9 +42,10 @@ class DistributedDataset(Given, _keras.DataAdapter):  # type: ignore[misc]
     TensorFlow, `next(iterator)` works inside of a `tf.function`, too.
 
     All replicas must iterate alike. The next step is made ready while you
-    work on one. A generator of yours goes on where it is at each pass, as in
-    `fit`; a loop that breaks off early has taken a batch more from it, so
-    keep the iterator to go on.
+    work on one. There may be several iterators at once, but not over one
+    `PyDataset`, which knows when an epoch begins. A generator of yours goes
+    on where it is at each pass; a loop that breaks off early has taken a
+    batch more from it, so keep the iterator to go on.
 
     Args:
         ring: the collectives; every replica makes its datasets in the same
@@ -111,6 +114,9 @@ class DistributedDataset(Given, _keras.DataAdapter):  # type: ignore[misc]
         """
         if self.is_alone:
             return self._pass_alone
+        if self._peeked is not None:
+            # A loop that broke off has left a task that reads a batch.
+            ahead.wait_for(self.data[0])
         adapter = self.adapter()
         if isinstance(adapter, ShardedStream):
             adapter = adapter.on_channel(choose.new_channel(self._ring))
@@ -121,7 +127,7 @@ class DistributedDataset(Given, _keras.DataAdapter):  # type: ignore[misc]
         if "adapter" not in self._cached:
             x, y, sample_weight = self.data
             if self._peeked is not None:
-                x = _Once(x)
+                x = Once(x)
             self._cached["adapter"] = choose.shard(
                 self._ring,
                 x,
@@ -176,7 +182,7 @@ class DistributedDataset(Given, _keras.DataAdapter):  # type: ignore[misc]
         x, y, sample_weight = self.data
         return sources.source_of(
             AloneCollectives(),
-            x if self._peeked is None else _Once(x),
+            x if self._peeked is None else Once(x),
             y,
             sample_weight,
             policy=AutoShardPolicy.OFF,
@@ -274,23 +280,6 @@ class DistributedDataset(Given, _keras.DataAdapter):  # type: ignore[misc]
         if "for_keras" not in self._cached:
             self._cached["for_keras"] = _keras.data_adapter(*self.data)
         return self._cached["for_keras"]
-
-
-class _Once(_keras.DataAdapter):  # type: ignore[misc]
-    """A generator as it is: each pass goes on where the last one ended."""
-
-    num_batches = None
-    batch_size = None
-    has_partial_batch = None
-    partial_batch_size = None
-
-    def __init__(self, generator: Iterator[Any]):
-        self._generator = generator
-
-    def _go_on(self) -> Iterator[Any]:
-        return self._generator
-
-    get_jax_iterator = get_tf_dataset = get_torch_dataloader = _go_on
 
 
 def _resumed(batches: Iterator[Any]) -> Iterator[Any]:

@@ -1,7 +1,10 @@
 """Data of the user's with a word on how they are split."""
 
+from collections.abc import Generator
+from collections.abc import Iterator
 from typing import Any
 
+from keras_mwms import _keras
 from keras_mwms.data.policy import AutoShardPolicy
 
 
@@ -39,3 +42,24 @@ class Given:
                     f"Received: {name} of type {type(value).__name__} beside "
                     "it"
                 )
+
+
+class Once(_keras.DataAdapter):  # type: ignore[misc]
+    """A generator as it is: each pass goes on where the last one ended.
+
+    Args:
+        generator: the generator.
+    """
+
+    num_batches = None
+    batch_size = None
+    has_partial_batch = None
+    partial_batch_size = None
+
+    def __init__(self, generator: Generator[Any, Any, Any]):
+        self.generator = generator
+
+    def _go_on(self) -> Iterator[Any]:
+        return self.generator
+
+    get_jax_iterator = get_tf_dataset = get_torch_dataloader = _go_on

@@ -237,6 +237,8 @@ def opened(ring: Collectives, batch: Any) -> tuple[Any, Step]:
     after = rows
     if not ring.traces:
         rows = ring.to_host(rows)
+    if may_be_empty:
+        batch = _with_filler(batch, own)
     return batch, Step(
         ring, rows, may_be_empty=may_be_empty, is_sliced=False, after=after
     )
@@ -258,6 +260,21 @@ def _between_zeros(tensor: Any, before: Any, after: Any) -> Any:
             tensor,
             ops.zeros((after, *shape), tensor.dtype),
         ]
+    )
+
+
+def _with_filler(batch: Any, own: Any) -> Any:
+    """A batch in which a row of zeros stands in where there is none."""
+    is_known = isinstance(own, int)
+    count = 1 if is_known else ops.cast(ops.equal(own, 0), "int32")
+
+    def filled(leaf: Any) -> Any:
+        leaf = ops.convert_to_tensor(leaf)
+        row = ops.zeros((count, *ops.shape(leaf)[1:]), leaf.dtype)
+        return ops.concatenate([leaf, row])
+
+    return keras.tree.map_structure(
+        lambda leaf: None if leaf is None else filled(leaf), batch
     )
 
 
