@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_mwms import _keras
 from keras_mwms.collectives import Collectives
 from keras_mwms.data.batches import Shard
 from keras_mwms.data.batches import SparseShard
@@ -264,7 +265,12 @@ def _between_zeros(tensor: Any, before: Any, after: Any) -> Any:
 
 
 def _with_filler(batch: Any, own: Any) -> Any:
-    """A batch in which a row of zeros stands in where there is none."""
+    """A batch in which a row of zeros stands in where there is none.
+
+    Not in one of sparse or ragged tensors of TensorFlow.
+    """
+    if any(map(_keras.is_tf_composite, keras.tree.flatten(batch))):
+        return batch
     is_known = isinstance(own, int)
     count = 1 if is_known else ops.cast(ops.equal(own, 0), "int32")
 
