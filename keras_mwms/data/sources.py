@@ -138,7 +138,7 @@ def source_of(
         if is_given:
             dataset = adapter.get_tf_dataset()
             tf_data.check_batched(dataset)
-            return Own(tf_data.TensorFlowBatches(dataset)), kind
+            return Own(tf_data.TensorFlowBatches(lambda: dataset)), kind
         return tf_data.source(
             ring,
             adapter.get_tf_dataset(),
