@@ -41,6 +41,18 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "needs(*modules): run the test where these modules are installed.",
     )
+    config.addinivalue_line(
+        "markers",
+        "beside: set on tests that need more than the backend.",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = {os.environ["KERAS_BACKEND"]}
+    for item in items:
+        if any(set(m.args) - here for m in item.iter_markers("needs")):
+            item.add_marker("beside")
 
 
 def pytest_report_header() -> str:
