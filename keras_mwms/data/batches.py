@@ -36,13 +36,14 @@ class SparseShard(NamedTuple):
     Attributes:
         data: as in `Shard`.
         rows: as in `Shard`.
-        mark: nothing. TensorFlow takes a graph that it traced for a `Shard`
-            for one of this, unless they differ in length.
+        mark: numbers that are the same for steps of one graph. TensorFlow
+            takes a graph that it traced for a `Shard` for one of this, unless
+            they differ in length.
     """
 
     data: Any
     rows: Any
-    mark: tuple[()] = ()
+    mark: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_mwms.data import leaves
+from keras_mwms.data.batches import SparseShard
+
 
 class Executions:
     """Iterates over steps, of which Keras takes a few at a time.
@@ -38,4 +41,15 @@ class Executions:
                 None, None, "End of the data"
             ) from None
         self._taken += 1
+        return _marked(step)
+
+
+def _marked(step: Any) -> Any:
+    """Tells steps of arrays with other numbers of axes apart.
+
+    TensorFlow would trace one graph for both, with axes that nobody knows.
+    """
+    if not isinstance(step, SparseShard):
         return step
+    axes = tuple(len(leaf.shape) for leaf in leaves.leaves_of(step.data))
+    return step._replace(mark=axes)

@@ -72,6 +72,34 @@ def used(kind):
     )
 
 
+def evaluated_with_other_axes():
+    """Targets of shape `(rows,)`, then of shape `(rows, 1)`."""
+    import keras
+
+    class Data(keras.utils.PyDataset):
+        num_batches = 1
+
+        def __init__(self, *batch):
+            super().__init__()
+            self.batch = batch
+
+        def __getitem__(self, index):
+            return self.batch
+
+    model = compiled()
+    x, y = kinds.rows_xy(4)
+    return [
+        model.evaluate(Data(x, targets), verbose=0, return_dict=True)["loss"]
+        for targets in (y, y[:, None], y)
+    ]
+
+
+def test_targets_with_another_axis(cluster, alone):
+    expected = alone(evaluated_with_other_axes)
+    for losses in cluster(3).run(evaluated_with_other_axes):
+        assert losses == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("kind", kinds.ALL)
 def test_a_kind_is_used_as_in_one_process(cluster, alone, backend, kind):
     replicas = cluster(3).run(used, kind)

@@ -314,3 +314,33 @@ def accumulated_over_two_fits():
 
 def test_accumulation_goes_on_in_the_next_fit(cluster):
     assert cluster(2).run(accumulated_over_two_fits) == [[[0], [-2]]] * 2
+
+
+class Logs:
+    """What a step returns, which knows when it was waited for."""
+
+    def __init__(self, number, waited):
+        self.number = number
+        self.waited = waited
+
+    def block_until_ready(self):
+        self.waited.append(self.number)
+        return self
+
+
+@pytest.mark.backend("jax")
+def test_two_steps_are_under_way_at_most():
+    from keras_mwms.training.jax import _Execution
+
+    waited, seen = [], []
+
+    def step(state, number):
+        seen.append((number, list(waited)))
+        return Logs(number, waited), state
+
+    execution = _Execution(step)
+    for number in range(4):
+        _, state = execution("state", number)
+        assert state == "state"
+    # Step 2 begins when step 0 has ended.
+    assert seen == [(0, []), (1, []), (2, [0]), (3, [0, 1])]
