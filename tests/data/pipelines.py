@@ -70,6 +70,13 @@ def rows_of_arrays(rows=ROWS):
     return tf.data.Dataset.from_tensor_slices((np.stack([y, y], 1), y))
 
 
+def without_a_global_seed():
+    """Another test of this process may have set one."""
+    import tensorflow as tf
+
+    tf.random.set_seed(None)
+
+
 def told_by(function, *args):
     """What a function returns, and what it warns of."""
     from keras_mwms.data import notes

@@ -341,6 +341,7 @@ def test_errors_come_on_all_replicas(cluster, folders):
 
 def told_in_a_run(folder):
     """What two uses of each kind tell in one run."""
+    pipelines.without_a_global_seed()
     records = pipelines.parsed(pipelines.records(folder)).batch(4)
     arrays = pipelines.rows_of_arrays().shuffle(10).batch(4)
 

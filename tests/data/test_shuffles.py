@@ -130,6 +130,7 @@ SHUFFLED = [
 def three_epochs(make, folder):
     from keras_mwms.data import policy_of
 
+    pipelines.without_a_global_seed()
     return pipelines.told_by(
         lambda: pipelines.epochs_of(
             make(folder).batch(BATCH), epochs=3, policy=policy_of("DATA")
