@@ -63,20 +63,40 @@ class LoaderBatches(Batches):
     """The batches of a loader, as they are.
 
     Args:
+        ring: the collectives, of which every replica makes one of these;
+            `None` if each replica has a loader of its own.
         loader: the user's loader.
         adapter: Keras's adapter for it.
     """
 
-    def __init__(self, loader: DataLoader[Any], adapter: Any):
+    def __init__(
+        self, ring: Collectives | None, loader: DataLoader[Any], adapter: Any
+    ):
+        self._ring = ring
         self._loader = loader
         # Of an iterable dataset the length is what its author promises.
         if not isinstance(loader.dataset, IterableDataset):
             self.num_batches = adapter.num_batches
         self.batch_size = adapter.batch_size
+        self._passes = 0
 
     def start(self) -> Iterator[Any]:
-        """Starts a pass."""
-        return map(_as_tuple, self._loader)
+        """Starts a pass, in the order that the chief draws."""
+        if self._ring is None or self.num_batches is None:
+            yield from map(_as_tuple, self._loader)
+            return
+        # The items of the dataset are batches.
+        numbers = None
+        if self._ring.rank == 0:
+            numbers = list(_begun(self._loader))
+        numbers = self._ring.broadcast_object(numbers)
+        self._passes += 1
+        yield from _loaded(
+            self._loader,
+            self._passes + 2**20 * self._ring.rank,
+            sampler=numbers,
+            batch_size=None,
+        )
 
     def example(self) -> Any:
         """The first batch of a pass."""
@@ -152,32 +172,44 @@ class LoadedRows(Source):
             yield Part(data, len(mine), len(whole))
 
     def _loading(self, batches: list[list[Any]]) -> Iterator[Any]:
-        """Loads these rows with all that the user's loader says.
-
-        Seeds of its workers come from a generator of this replica, so that
-        the global one goes on as in one process.
-        """
         self._passes += 1
-        seed = torch.initial_seed() + self._passes + 2**20 * self._ring.rank
-        loader = self._loader
-        options: dict[str, Any] = {}
-        if loader.num_workers:
-            options = {
-                "prefetch_factor": loader.prefetch_factor,
-                "multiprocessing_context": loader.multiprocessing_context,
-            }
-        own = DataLoader(
-            loader.dataset,
-            batch_sampler=batches,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            generator=torch.Generator().manual_seed(seed % 2**63),
-            **options,
-        )
-        return map(_as_tuple, own)
+        stream = self._passes + 2**20 * self._ring.rank
+        return _loaded(self._loader, stream, batch_sampler=batches)
+
+
+def _loaded(
+    loader: DataLoader[Any], stream: int, **order: Any
+) -> Iterator[Any]:
+    """Loads rows with all that the user's loader says, in another order.
+
+    Args:
+        loader: the user's loader.
+        stream: seeds of its workers come from a generator of this number, so
+            that the global one goes on as in one process.
+        **order: which rows, as `DataLoader` takes them.
+
+    Returns:
+        An iterator over the batches.
+    """
+    options: dict[str, Any] = {}
+    if loader.num_workers:
+        options = {
+            "prefetch_factor": loader.prefetch_factor,
+            "multiprocessing_context": loader.multiprocessing_context,
+        }
+    seed = (torch.initial_seed() + stream) % 2**63
+    own = DataLoader(
+        loader.dataset,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        generator=torch.Generator().manual_seed(seed),
+        **order,
+        **options,
+    )
+    return map(_as_tuple, own)
 
 
 class _Numbers:
@@ -189,6 +221,14 @@ class _Numbers:
 
 def _numbers_of(loader: DataLoader[Any]) -> DataLoader[Any]:
     """A loader of row numbers that draws what the user's own would draw."""
+    if loader.batch_sampler is None:
+        return DataLoader(
+            _Numbers(),
+            batch_size=None,
+            sampler=loader.sampler,
+            collate_fn=_as_it_is,
+            generator=loader.generator,
+        )
     return DataLoader(
         _Numbers(),
         batch_sampler=loader.batch_sampler,
@@ -197,7 +237,7 @@ def _numbers_of(loader: DataLoader[Any]) -> DataLoader[Any]:
     )
 
 
-def _begun(loader: DataLoader[Any]) -> Iterator[list[Any]]:
+def _begun(loader: DataLoader[Any]) -> Iterator[Any]:
     """The numbers of the rows of a pass, as a loader begins it.
 
     A loader with worker processes asks its sampler at once for the batches
@@ -206,6 +246,10 @@ def _begun(loader: DataLoader[Any]) -> Iterator[list[Any]]:
     numbers = iter(_numbers_of(loader))
     ahead = loader.num_workers * (loader.prefetch_factor or 0)
     return itertools.chain(list(itertools.islice(numbers, ahead)), numbers)
+
+
+def _as_it_is(number: Any) -> Any:
+    return number
 
 
 def _as_tuple(batch: Any) -> Any:

@@ -153,7 +153,9 @@ def source_of(
         is_own = is_own or loader.splits_itself(ring, x)
         if not is_own and loader.can_choose(x, adapter):
             return loader.LoadedRows(ring, x, adapter), kind
-        batches: Batches = loader.LoaderBatches(x, adapter)
+        batches: Batches = loader.LoaderBatches(
+            None if is_own else ring, x, adapter
+        )
     elif kind == "a PyDataset":
         batches = PyDatasetBatches(
             None if is_own else ring, x, bool(shuffle), class_weight

@@ -191,6 +191,9 @@ def of_other_forms():
             utils.DataLoader(Stream(), SIZE, num_workers=2)
         ),
         "ready": kinds.recorded(utils.DataLoader(Ready(), batch_size=None)),
+        "shuffled": kinds.recorded(
+            utils.DataLoader(Ready(), batch_size=None, shuffle=True)
+        ),
     }
     a, b = keras.Input((2,), name="a"), keras.Input((2,), name="b")
     model = keras.Model({"a": a, "b": b}, keras.ops.sum(a - 2 * b, 1))
@@ -212,6 +215,7 @@ def test_other_loaders(cluster):
     assert steps["of workers"][:2] == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert sorted(flat(steps["of workers"])) == list(range(ROWS))
     assert steps["ready"] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+    assert sorted(steps["shuffled"]) == steps["ready"]
     rows = np.arange(ROWS, dtype="float32")
     for _, predicted in of_replicas:
         np.testing.assert_allclose(predicted, 2 * (rows - 2 * (rows + 1)))
