@@ -41,7 +41,7 @@ def test_faults_end_in_exceptions(
 ) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    ranks = ring.run("faults.py", fault, str(fifo), timeout=30)
+    ranks = ring.run("faults.py", fault, str(fifo), timeout=120)
     assert [ended.code for ended in ranks] == codes, ranks
     seen = [ended.output.count("as expected") for ended in ranks]
     assert seen == exceptions, ranks
