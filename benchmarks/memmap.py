@@ -27,19 +27,11 @@ import threading
 import time
 from pathlib import Path
 
+import workers
+
 FEATURES = 784
 BATCH = 1024
 
-# One core and one thread a process; read by the frameworks when imported.
-ONE_THREAD = {
-    "MKL_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "TF_NUM_INTEROP_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-}
 LAUNCHERS = ("HOROVOD_", "TF_CONFIG")
 
 
@@ -57,7 +49,7 @@ def parse_args():
 
 def pin():
     """Keeps this process to one core, another for each process of a host."""
-    os.environ |= ONE_THREAD
+    os.environ |= workers.ONE_THREAD
     task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
     number = int(os.environ.get("HOROVOD_LOCAL_RANK", task.get("index", 0)))
     cores = sorted(os.sched_getaffinity(0))

@@ -13,7 +13,8 @@ from typing import Any
 
 WORKER = "--worker"
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-_ONE_THREAD = {
+# Read by the frameworks when they are imported.
+ONE_THREAD = {
     "MKL_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -43,7 +44,7 @@ def run(size: int, **options: Any) -> list[Any]:
     addresses = _free_addresses(size)
     processes = []
     for rank in range(size):
-        environment = os.environ | _ONE_THREAD
+        environment = os.environ | ONE_THREAD
         environment["PYTHONPATH"] = str(_ROOT)
         if size > 1:
             environment["TF_CONFIG"] = json.dumps(
