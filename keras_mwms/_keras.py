@@ -103,9 +103,13 @@ def raw_batches(adapter: DataAdapter) -> Iterator[Any]:
     return iter(adapter._get_iterator())
 
 
-def peeked_batch(adapter: DataAdapter) -> Any:
-    """The first batch of a `GeneratorAdapter`, which is not lost by it."""
-    return adapter._first_batches[0]
+def peeked_batches(adapter: DataAdapter) -> list[Any]:
+    """The batches that a `GeneratorAdapter` has looked at.
+
+    Its passes begin with them.
+    """
+    batches: list[Any] = adapter._first_batches
+    return batches
 
 
 def standardized(adapter: DataAdapter, batch: Any) -> Any:

@@ -1,9 +1,8 @@
-"""Steps that the replicas agree on, one ahead of the one that is taken."""
+"""Steps that the replicas agree on, ahead of the one that is taken."""
 
+import collections
 import warnings
-from collections.abc import Callable
-from collections.abc import Generator
-from collections.abc import Iterator
+import weakref
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,9 @@ import numpy as np
 from keras_mwms.collectives import Collectives
 from keras_mwms.data import leaves
 from keras_mwms.data import transport
+from keras_mwms.data.ahead import MOST_PARTS
+from keras_mwms.data.ahead import Item
+from keras_mwms.data.ahead import Reader
 from keras_mwms.data.ahead import Task
 from keras_mwms.data.source import Part
 
@@ -26,89 +28,101 @@ Step = tuple[Any, np.ndarray]
 class AgreedSteps:
     """Iterates over `(data, rows)`, the same number of times on every replica.
 
-    As long as one replica has rows all go on. The next step is agreed on
-    while the caller works on the last one, on a thread: its wait is hidden
-    unless the data are slower than the steps.
+    As long as one replica has rows all go on. In one exchange the replicas
+    agree on as many steps as all of them have read, on one at least. It runs
+    on a thread while the caller works on the last step that is agreed on: its
+    wait is hidden unless the data are slower than the steps.
 
     Args:
         ring: the collectives; every replica iterates alike.
         channel: name of the exchanges, of these steps alone.
-        parts: this replica's parts of the steps.
-        goes_on: asked before each step is handed out: whether another one
-            will be taken.
-        generator: the generator that the parts come from, if it is one.
+        reader: reads this replica's parts of the steps, as many as steps will
+            be taken.
+        most: how many steps will be taken, `None` for all there are.
     """
 
     def __init__(
         self,
         ring: Collectives,
         channel: str,
-        parts: Iterator[Part],
-        goes_on: Callable[[], bool],
-        generator: Generator[Any, Any, Any] | None = None,
+        reader: Reader,
+        most: int | None = None,
     ):
         self._ring = ring
         self._channel = channel
-        self._parts = parts
-        self._goes_on = goes_on
-        self._generator = generator
+        self._reader = reader
+        self._most = most
+        self._taken = 0
         self._filler: Any = None
+        self._all_hold = False
         self._is_first = True
-        self._next: Task[Step | None] | None = None
+        # For each step that is agreed on and not taken: this replica's item,
+        # and what all have told.
+        self._agreed: collections.deque[tuple[Item, np.ndarray]] = (
+            collections.deque()
+        )
+        self._next: Task[list[tuple[Item, np.ndarray]]] | None = None
+        # Steps that nobody takes are not read either.
+        weakref.finalize(self, reader.stop)
 
     def __iter__(self) -> "AgreedSteps":
         return self
 
     def __next__(self) -> Step:
-        step = (self._next or self._begin()).result()
-        self._next = None
-        if step is None:
-            raise StopIteration
-        if self._goes_on():
+        step = self._step()
+        while step is None:
+            self._reader.one_more()
+            step = self._step()
+        self._taken += 1
+        if not self._agreed and self._taken != self._most:
             self._next = self._begin()
         return step
 
-    def _begin(self) -> Task[Step | None]:
-        name = f"keras_mwms {self._channel}"
-        return Task(self._agree, name, self._generator)
+    def _step(self) -> Step | None:
+        """The next step, `None` if no replica has a row in it."""
+        if not self._agreed:
+            self._agreed.extend((self._next or self._begin()).result())
+            self._next = None
+        item, told = self._agreed.popleft()
+        if item.error is not None:
+            raise item.error
+        if (told[:, _OWN] == _ENDED).all():
+            # All there will ever be.
+            self._agreed.append((item, told))
+            raise StopIteration
+        _check(told)
+        if self._is_first:
+            _warn_of_difference(self._ring, told)
+        self._is_first = False
+        data = self._data_of(item.part, told)
+        self._reader.used()
+        rows = np.maximum(told[:, _OWN], 0).astype(np.int32)
+        return (data, rows) if rows.any() else None
 
-    def _agree(self) -> Step | None:
-        """The next step, `None` at the end."""
-        while True:
-            part = self._read()
-            told = self._tell(part)
-            if (told[:, _OWN] == _ENDED).all():
-                return None
-            _check(told)
-            if self._is_first:
-                _warn_of_difference(self._ring, told)
-            self._is_first = False
-            data = self._data_of(part, told)
-            rows = np.maximum(told[:, _OWN], 0).astype(np.int32)
-            if rows.any():
-                return data, rows
+    def _begin(self) -> Task[list[tuple[Item, np.ndarray]]]:
+        return Task(self._agree, f"keras_mwms {self._channel}")
 
-    def _read(self) -> Part | None:
-        """This replica's next part. A failure is told to the others."""
-        try:
-            return next(self._parts, None)
-        except Exception:
-            self._gather([_FAILED, _NOT_SEEN, 0, 0])
-            raise
-
-    def _tell(self, part: Part | None) -> np.ndarray:
-        if part is None:
-            holds = self._filler is not None
-            return self._gather([_ENDED, _NOT_SEEN, 0, holds])
-        return self._gather(_words(part))
-
-    def _gather(self, words: list[int]) -> np.ndarray:
-        return _gather(self._ring, self._channel, words)
+    def _agree(self) -> list[tuple[Item, np.ndarray]]:
+        """Steps for which every replica knows what it has."""
+        items = self._reader.ready()
+        known = len(items)
+        if items[-1].is_last:
+            known = MOST_PARTS
+            items += [items[-1]] * (known - len(items))
+        words = np.zeros((MOST_PARTS + 1, 4), np.int64)
+        words[-1] = known
+        holds = self._filler is not None
+        for step, item in enumerate(items):
+            holds = holds or item.part is not None
+            words[step] = _words(item, holds)
+        of_all = _gather(self._ring, self._channel, words)
+        agreed = int(of_all[:, -1, 0].min())
+        return [(items[i], of_all[:, i]) for i in range(agreed)]
 
     def _data_of(self, part: Part | None, told: np.ndarray) -> Any:
         """The replica's rows, or a row that stands in for them."""
         mine = self._filler if part is None else part.data
-        if not told[:, _HOLDS].all():
+        if not (self._all_hold or told[:, _HOLDS].all()):
             giver = int(np.argmax(told[:, _HOLDS]))
             row = b""
             if self._ring.rank == giver:
@@ -116,6 +130,7 @@ class AgreedSteps:
             of_all = self._ring.gather_bytes(row, f"{self._channel}.row")
             if mine is None:
                 mine = transport.unpacked(of_all[giver])
+        self._all_hold = True
         if part is None:
             self._filler = mine
         else:
@@ -134,19 +149,23 @@ def check_first(ring: Collectives, channel: str, part: Part) -> None:
     Raises:
         ValueError: on every replica, if they have unlike numbers of rows.
     """
-    told = _gather(ring, channel, _words(part))
+    words = np.array(_words(Item(part), holds=True), np.int64)
+    told = _gather(ring, channel, words)
     _check(told)
     _warn_of_difference(ring, told)
 
 
-def _words(part: Part) -> list[int]:
+def _words(item: Item, holds: bool) -> list[int]:
+    part = item.part
+    if part is None:
+        state = _ENDED if item.error is None else _FAILED
+        return [state, _NOT_SEEN, 0, holds]
     total = _NOT_SEEN if part.total is None else part.total
-    return [part.own, total, part.code, True]
+    return [part.own, total, part.code, holds]
 
 
-def _gather(ring: Collectives, channel: str, words: list[int]) -> np.ndarray:
-    mine = np.array(words, np.int64)
-    return np.stack([a for (a,) in ring.gather_arrays([mine], channel)])
+def _gather(ring: Collectives, channel: str, words: np.ndarray) -> np.ndarray:
+    return np.stack([a for (a,) in ring.gather_arrays([words], channel)])
 
 
 def _check(told: np.ndarray) -> None:

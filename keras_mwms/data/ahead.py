@@ -1,33 +1,29 @@
-"""Lets the replicas agree on a step while the step before it runs."""
+"""What goes on beside a step: reading batches, and agreeing on the next one."""
 
+import collections
+import itertools
 import threading
 import weakref
 from collections.abc import Callable
 from collections.abc import Generator
+from collections.abc import Iterator
 from typing import Any
 from typing import Generic
+from typing import NamedTuple
 from typing import TypeVar
+
+from keras_mwms.data import leaves
+from keras_mwms.data.source import Part
 
 Result = TypeVar("Result")
 
+# How much is read that no step needs yet: parts, and bytes in them.
+MOST_PARTS = 8
+_MOST_BYTES = 2**26
 
-_reading: weakref.WeakKeyDictionary[
-    Generator[Any, Any, Any], threading.Event
-] = weakref.WeakKeyDictionary()
-
-
-def wait_for(generator: Generator[Any, Any, Any]) -> None:
-    """Returns when no task reads a generator any more.
-
-    Python raises where two threads are in a generator. Training that was
-    stopped has left a task that reads a batch which nobody takes.
-
-    Args:
-        generator: the user's generator.
-    """
-    done = _reading.get(generator)
-    if done is not None:
-        done.wait()
+_readers: weakref.WeakKeyDictionary[Generator[Any, Any, Any], "Reader"] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class Task(Generic[Result]):
@@ -39,20 +35,12 @@ class Task(Generic[Result]):
     Args:
         work: the function.
         name: of the thread.
-        generator: the generator that the function reads, if it does.
     """
 
-    def __init__(
-        self,
-        work: Callable[[], Result],
-        name: str,
-        generator: Generator[Any, Any, Any] | None = None,
-    ):
+    def __init__(self, work: Callable[[], Result], name: str):
         self._result: Any = None
         self._error: BaseException | None = None
         self._done = threading.Event()
-        if generator is not None:
-            _reading[generator] = self._done
         threading.Thread(
             target=self._run, args=(work,), name=name, daemon=True
         ).start()
@@ -71,3 +59,171 @@ class Task(Generic[Result]):
             self._error = error
         finally:
             self._done.set()
+
+
+class Item(NamedTuple):
+    """What was read: a part, an error, or neither at the end of the data."""
+
+    part: Part | None = None
+    error: Exception | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing comes after it."""
+        return self.part is None
+
+
+class Reader:
+    """Reads parts ahead of the steps, on a thread of its own.
+
+    Args:
+        parts: the parts of one pass.
+        most: how many to read, `None` for all there are.
+        name: of the thread.
+    """
+
+    def __init__(self, parts: Iterator[Part], most: int | None, name: str):
+        self._items: collections.deque[Item] = collections.deque()
+        self._bytes: collections.deque[int] = collections.deque()
+        self._changed = threading.Condition()
+        self._most = most
+        self._is_stopped = self._is_reading = False
+        self._kind = ""
+        self._name = name
+        self._parts = parts
+        self._has_started = False
+
+    def go_on(
+        self, generator: Generator[Any, Any, Any], kind: str, at_hand: int
+    ) -> None:
+        """Begins with what another reader has read of a generator in vain.
+
+        Args:
+            generator: the generator that the parts come from.
+            kind: how parts are made of batches, one of each.
+            at_hand: how many of the parts come from batches that were read of
+                the generator by now. They would be lost if this reader were
+                stopped before it comes to them.
+
+        Raises:
+            ValueError: the parts are of another kind.
+        """
+        before = _readers.pop(generator, None)
+        _readers[generator] = self
+        self._kind = kind
+        unused = [] if before is None else before.unused()
+        if not unused:
+            return
+        if before is not None and before._kind != kind:
+            raise ValueError(
+                "A generator whose training was stopped was read ahead. It "
+                "can only be used again in the way in which it was used. Make "
+                f"a new generator. Received: {kind} after {before._kind}"
+            )
+        for part in unused:
+            self._add(Item(part))
+        for _ in range(at_hand):
+            self._add(self._next())
+
+    def ready(self) -> list[Item]:
+        """What is there, at most `MOST_PARTS`; waits for one at least."""
+        self._start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._items)
+            return list(itertools.islice(self._items, MOST_PARTS))
+
+    def used(self) -> None:
+        """Lets go of the first item. The last one stays."""
+        with self._changed:
+            if not self._items[0].is_last:
+                self._items.popleft()
+                self._bytes.popleft()
+                self._changed.notify_all()
+
+    def one_more(self) -> None:
+        """Reads one part more than was said: one was of no use."""
+        with self._changed:
+            if self._most is not None:
+                self._most += 1
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Reads no more than what is being read."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+            if not self._has_started:
+                self._parts = iter(())
+
+    def unused(self) -> list[Part]:
+        """Stops, and waits for what is being read; what no step has used."""
+        self.stop()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_reading)
+            return [i.part for i in self._items if i.part is not None]
+
+    def _start(self) -> None:
+        if not self._has_started:
+            self._has_started = True
+            threading.Thread(
+                target=self._read, name=self._name, daemon=True
+            ).start()
+
+    def _read(self) -> None:
+        self._read_all()
+        # They may hold the generator, which is to be forgotten with its user.
+        self._parts = iter(())
+
+    def _read_all(self) -> None:
+        while self._begins():
+            item = self._next()
+            with self._changed:
+                self._add(item)
+                self._is_reading = False
+                self._changed.notify_all()
+            if item.is_last:
+                return
+
+    def _next(self) -> Item:
+        try:
+            return Item(next(self._parts, None))
+        except Exception as error:  # noqa: BLE001  raised by who takes it
+            return Item(error=error)
+
+    def _add(self, item: Item) -> None:
+        size = 0 if item.part is None else leaves.bytes_in(item.part.data)
+        self._items.append(item)
+        self._bytes.append(size)
+        if self._most is not None:
+            self._most -= 1
+
+    def _begins(self) -> bool:
+        """Waits until there is room for a part; false if none is to come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopped or self._has_room())
+            ended = self._items and self._items[-1].is_last
+            if self._is_stopped or ended:
+                return False
+            self._is_reading = True
+            return True
+
+    def _has_room(self) -> bool:
+        return (
+            (self._most is None or self._most > 0)
+            and len(self._items) < MOST_PARTS
+            and sum(self._bytes) < _MOST_BYTES
+        )
+
+
+def wait_for(generator: Generator[Any, Any, Any]) -> None:
+    """Returns when no reader is in a generator any more.
+
+    Python raises where two threads are in one. Training that was stopped has
+    left a reader that reads a batch which nobody takes.
+
+    Args:
+        generator: the user's generator.
+    """
+    reader = _readers.get(generator)
+    if reader is not None:
+        reader.unused()

@@ -20,6 +20,8 @@ class GeneratorBatches(Batches):
     def __init__(self, generator: Generator[Any, Any, Any], adapter: Any):
         self.is_endless = never_returns(generator)
         self._adapter = adapter
+        if isinstance(adapter, _keras.GeneratorAdapter):
+            self.at_hand = len(_keras.peeked_batches(adapter))
 
     def start(self) -> Iterator[Any]:
         """Goes on where the generator is, as Keras does."""
@@ -27,7 +29,7 @@ class GeneratorBatches(Batches):
 
     def example(self) -> Any:
         """The first batch, which Keras has looked at."""
-        return _keras.peeked_batch(self._adapter)
+        return _keras.peeked_batches(self._adapter)[0]
 
 
 class GrainBatches(Batches):

@@ -66,6 +66,24 @@ def checksum(batch: Any) -> int:
     return code
 
 
+def bytes_in(batch: Any) -> int:
+    """How much memory the arrays of a batch take; of text, the references."""
+    return sum(map(_bytes_of, leaves_of(batch)))
+
+
+def _bytes_of(leaf: Any) -> int:
+    if _keras.is_tf_composite(leaf):
+        import tensorflow as tf
+
+        parts = tf.nest.flatten(leaf, expand_composites=True)
+        return sum(map(_bytes_of, parts))
+    if _keras.is_scipy_sparse(leaf) or _keras.is_jax_sparse(leaf):
+        return int(leaf.data.nbytes)
+    if _keras.is_tf_tensor(leaf):
+        return int(np.prod(leaf.shape)) * int(leaf.dtype.size)
+    return int(np.asarray(leaf).nbytes if np.isscalar(leaf) else leaf.nbytes)
+
+
 def _rows_of(leaf: Any) -> int | None:
     shape = getattr(leaf, "shape", None)
     if shape is None:

@@ -40,6 +40,7 @@ class Source(abc.ABC):
         tail: rows of the last global batch of a pass if that is smaller,
             `None` if there is none or it is not known.
         plan: the steps of this replica, where the rows of each are sure.
+        at_hand: how many batches of a pass need not be read any more.
     """
 
     num_batches: int | None = None
@@ -48,6 +49,7 @@ class Source(abc.ABC):
     batch_size: int | None = None
     tail: int | None = None
     plan: Plan | None = None
+    at_hand = 0
 
     @abc.abstractmethod
     def start(self) -> Iterator[Part]:
@@ -82,12 +84,14 @@ class Batches(abc.ABC):
         is_endless: as in `Source`.
         batch_size: as in `Source`.
         fixed_rows: rows of every batch, where that is sure.
+        at_hand: as in `Source`.
     """
 
     num_batches: int | None = None
     is_endless = False
     batch_size: int | None = None
     fixed_rows: int | None = None
+    at_hand = 0
 
     @abc.abstractmethod
     def start(self) -> Iterator[Any]:
@@ -112,6 +116,7 @@ class _OfBatches(Source):
         self.num_batches = batches.num_batches
         self.is_endless = batches.is_endless
         self.batch_size = batches.batch_size
+        self.at_hand = batches.at_hand
 
     def example(self) -> Any:
         """The rows of an example that some replica gets."""

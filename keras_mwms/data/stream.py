@@ -19,6 +19,7 @@ from keras_mwms.data import transport
 from keras_mwms.data.agreed import AgreedSteps
 from keras_mwms.data.agreed import Step
 from keras_mwms.data.agreed import check_first
+from keras_mwms.data.ahead import Reader
 from keras_mwms.data.plan import Plan
 from keras_mwms.data.plan import rows_of_steps
 from keras_mwms.data.source import Part
@@ -212,12 +213,13 @@ class ShardedStream(_keras.DataAdapter):  # type: ignore[misc]
             yield data, np.array(rows, np.int32)
 
     def _agreed(self, parts: Iterator[Part]) -> Iterator[Step]:
-        def goes_on() -> bool:
-            return self._limit is None or self._taken + 1 < self._limit
-
-        return AgreedSteps(
-            self._ring, self._channel, parts, goes_on, self._generator
-        )
+        most = None if self._limit is None else self._limit - self._taken
+        reader = Reader(parts, most, f"keras_mwms {self._channel} reader")
+        if self._generator is not None:
+            source = self._source
+            kind = type(source).__name__
+            reader.go_on(self._generator, kind, source.at_hand)
+        return AgreedSteps(self._ring, self._channel, reader, most)
 
 
 class Epochs:

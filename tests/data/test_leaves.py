@@ -1,0 +1,43 @@
+"""How much memory batches take."""
+
+import numpy as np
+import pytest
+
+
+
+def sizes():
+    import keras
+    import scipy.sparse
+
+    from keras_mwms.data import leaves
+
+    of_backend = keras.ops.zeros((3, 2), "float32")
+    batch = {
+        "numpy": np.zeros((3, 5), "int16"),
+        "none": None,
+        "backend": (of_backend,),
+    }
+    sparse = scipy.sparse.csr_matrix(np.eye(3, dtype="float32"))
+    return leaves.bytes_in(batch), leaves.bytes_in(sparse)
+
+
+def test_bytes_of_arrays(cluster):
+    assert cluster(1).run(sizes) == [(3 * 5 * 2 + 3 * 2 * 4, 3 * 4)]
+
+
+def sizes_of_composites():
+    import tensorflow as tf
+
+    from keras_mwms.data import leaves
+
+    ragged = tf.RaggedTensor.from_row_lengths(
+        tf.zeros(5, tf.float16), tf.constant([2, 3], tf.int64)
+    )
+    return leaves.bytes_in(ragged), leaves.bytes_in(tf.sparse.eye(2, 3))
+
+
+@pytest.mark.needs("tensorflow")
+def test_bytes_of_composites(cluster):
+    ragged = 5 * 2 + 3 * 8
+    sparse = 2 * 2 * 8 + 2 * 4 + 2 * 8
+    assert cluster(1).run(sizes_of_composites) == [(ragged, sparse)]
