@@ -43,7 +43,9 @@ def base_environment() -> dict[str, str]:
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "TF_NUM_INTEROP_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+        # What is compiled runs a few times only.
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false "
+        "--xla_backend_optimization_level=0",
     }
 
 
