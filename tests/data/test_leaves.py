@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 
-
 def sizes():
     import keras
     import scipy.sparse
