@@ -44,8 +44,7 @@ class DistributedDataset(Given, _keras.DataAdapter):  # type: ignore[misc]
     All replicas must iterate alike. The next step is made ready while you
     work on one. There may be several iterators at once, but not over one
     `PyDataset`, which knows when an epoch begins. A generator of yours goes
-    on where it is at each pass; a loop that breaks off early has taken a
-    batch more from it, so keep the iterator to go on.
+    on at each pass where the last one ended, also if that was broken off.
 
     Args:
         ring: the collectives; every replica makes its datasets in the same
