@@ -135,7 +135,7 @@ def _chosen(
                 "experimental.SHARD_HINT, tf.data.experimental.SHARD_HINT) in "
                 "the pipeline. Received: a pipeline without it"
             )
-        return policy, pipeline.dealt_out(policy)
+        return policy, pipeline.by_hints()
     files = min(pipeline.files(), default=0)
     part, reason = _of_files(ring, pipeline, files)
     if part is not None:
@@ -173,7 +173,7 @@ def _of_files(
         return None, f"reads {words} for {ring.size} workers"
     part, reason = None, ""
     try:
-        part = pipeline.dealt_out(AutoShardPolicy.FILE)
+        part = pipeline.by_files()
     except tf.errors.OpError as error:
         # For example, what it reads is grouped or sampled.
         reason = f"{error.message.splitlines()[0]}"

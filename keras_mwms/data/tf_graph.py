@@ -83,10 +83,17 @@ class Graph:
         """Whether `shard(SHARD_HINT, SHARD_HINT)` stands somewhere."""
         return any(True for _ in self._hints())
 
-    def drop_hints(self) -> None:
-        """Lets all rows pass where `shard(SHARD_HINT, SHARD_HINT)` stands."""
+    def follow_hints(self, size: int, rank: int) -> None:
+        """Shards where `shard(SHARD_HINT, SHARD_HINT)` stands.
+
+        TensorFlow's own sharding by hints fails where a part has no row.
+
+        Args:
+            size: number of parts.
+            rank: the part to take.
+        """
         for i, (node, scope) in enumerate(list(self._hints())):
-            for place, number in ((1, 1), (2, 0)):
+            for place, number in ((1, size), (2, rank)):
                 node.input[place] = scope.add_number(
                     f"keras_mwms_shard{place}_{i}", number
                 )
@@ -301,19 +308,19 @@ class _Scope:
         return self._reference.format(name, "handle")
 
 
-def sharded(
-    dataset: tf.data.Dataset, policy: int, size: int, rank: int
-) -> tf.data.Dataset:
-    """A replica's part of a pipeline, as TensorFlow splits it.
+def by_files(dataset: tf.data.Dataset, size: int, rank: int) -> tf.data.Dataset:
+    """The part of a pipeline that reads a replica's own files.
 
     Args:
         dataset: the whole.
-        policy: the number of the `AutoShardPolicy`.
         size: number of replicas.
         rank: this replica.
 
     Returns:
-        The part.
+        The part, as TensorFlow splits it.
+
+    Raises:
+        tf.errors.OpError: TensorFlow cannot.
     """
     types, shapes = [], []
     for spec in tf.nest.flatten(dataset.element_spec):
@@ -326,7 +333,7 @@ def sharded(
         index=rank,
         output_types=types,
         output_shapes=shapes,
-        auto_shard_policy=policy,
+        auto_shard_policy=tf.data.experimental.AutoShardPolicy.FILE,
         num_replicas=size,
     )
     return tf.data.experimental.from_variant(variant, dataset.element_spec)

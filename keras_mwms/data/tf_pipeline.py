@@ -92,11 +92,8 @@ class Pipeline:
         """Whether it says where it is to be sharded."""
         return self._graph is not None and self._graph.has_hint()
 
-    def dealt_out(self, policy: int) -> Callable[[], tf.data.Dataset]:
-        """This replica's own part.
-
-        Args:
-            policy: the number of the policy `FILE` or `HINT`.
+    def by_files(self) -> Callable[[], tf.data.Dataset]:
+        """The part that reads this replica's own files.
 
         Returns:
             What makes the part for a pass.
@@ -104,14 +101,21 @@ class Pipeline:
         Raises:
             tf.errors.OpError: TensorFlow cannot split it so.
         """
-        ring = self._ring
-        if policy == tf.data.experimental.AutoShardPolicy.FILE:
-            self._drop_hints()
-            # Nothing that its own files give needs to be alike.
-            part = tf_graph.sharded(self._dataset, policy, ring.size, ring.rank)
-            return lambda: part
-        make = self._made_alike()
-        return lambda: tf_graph.sharded(make(), policy, ring.size, ring.rank)
+        self._follow_hints(1, 0)
+        # Nothing that its own files give needs to be alike.
+        part = tf_graph.by_files(
+            self._dataset, self._ring.size, self._ring.rank
+        )
+        return lambda: part
+
+    def by_hints(self) -> Callable[[], tf.data.Dataset]:
+        """The part that is left where the pipeline says it is to be sharded.
+
+        Returns:
+            What makes the part for a pass.
+        """
+        self._follow_hints(self._ring.size, self._ring.rank)
+        return self._made_alike()
 
     def in_one_order(self) -> Callable[[], tf.data.Dataset]:
         """The whole, the same on all replicas.
@@ -120,7 +124,7 @@ class Pipeline:
             What makes the dataset for a pass, each time another one if its
             functions must draw a new order.
         """
-        self._drop_hints()
+        self._follow_hints(1, 0)
         return self._made_alike()
 
     def is_renewed(self) -> bool:
@@ -142,9 +146,9 @@ class Pipeline:
 
         return make
 
-    def _drop_hints(self) -> None:
+    def _follow_hints(self, size: int, rank: int) -> None:
         if self._graph is not None and self._graph.has_hint():
-            self._graph.drop_hints()
+            self._graph.follow_hints(size, rank)
             self._dataset = self._graph.dataset()
 
     def _set(self, *, inside: bool) -> None:

@@ -119,15 +119,20 @@ def test_functions_are_counted_as_they_stand_in_the_pipeline():
     assert [pair[1] for pair in there] == [1, 2]
 
 
-def test_a_hint_can_be_left_out():
+def test_a_hint_can_be_followed_and_left_out():
     import tensorflow as tf
 
     hint = tf.data.experimental.SHARD_HINT
-    graph = graph_of(rows().shard(hint, hint))
-    assert graph.has_hint()
-    graph.drop_hints()
-    assert not graph.has_hint()
-    assert ints(graph.dataset()) == [0, 1, 2, 3, 4, 5]
+    for size, rank, expected in (
+        (2, 1, [1, 3, 5]),
+        (7, 6, []),
+        (1, 0, [0, 1, 2, 3, 4, 5]),
+    ):
+        graph = graph_of(rows().shard(hint, hint))
+        assert graph.has_hint()
+        graph.follow_hints(size, rank)
+        assert not graph.has_hint()
+        assert ints(graph.dataset()) == expected
     assert not graph_of(rows().shard(2, 1)).has_hint()
 
 
