@@ -93,24 +93,10 @@ def shard(
         )
     sources.agree_on_pipelines(ring, x)
     if sources.are_split_arrays((x, y, sample_weight), policy):
-        with _failure_told(ring, x):
-            arrays = ShardedArrays(
-                ring,
-                x,
-                y,
-                sample_weight,
-                with_share=with_share,
-                steps=steps,
-                **options,
-            )
-        words = f"arrays in {arrays.num_batches} batches of "
-        _agree(ring, f"{words}{arrays.batch_size}", None)
-        return arrays
-    generator = x.generator if isinstance(x, Once) else x
-    if not isinstance(generator, types.GeneratorType):
-        generator = None
-    if generator is not None:
-        ahead.wait_for(generator)
+        return _arrays(
+            ring, x, y, sample_weight, steps, with_share=with_share, **options
+        )
+    generator = _generator_of(x)
     with _failure_told(ring, x), warnings.catch_warnings():
         if ring.rank:
             # The chief has told it.
@@ -150,6 +136,33 @@ def shard(
         spans_passes=epochs > 1,
         steps_per_execution=steps_per_execution,
     )
+
+
+def _arrays(
+    ring: Collectives,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    steps: int | None,
+    **options: Any,
+) -> ShardedArrays:
+    """The adapter for arrays whose rows the replicas share."""
+    with _failure_told(ring, x):
+        arrays = ShardedArrays(
+            ring, x, y, sample_weight, steps=steps, **options
+        )
+    words = f"arrays in {arrays.num_batches} batches of {arrays.batch_size}"
+    _agree(ring, words, None)
+    return arrays
+
+
+def _generator_of(x: Any) -> Any:
+    """The generator that data are, not read by anybody; `None` for others."""
+    generator = x.generator if isinstance(x, Once) else x
+    if not isinstance(generator, types.GeneratorType):
+        return None
+    ahead.wait_for(generator)
+    return generator
 
 
 def new_channel(ring: Collectives) -> str:
