@@ -186,7 +186,10 @@ class Reader:
 
     def _next(self) -> Item:
         try:
-            return Item(next(self._parts, None))
+            part = next(self._parts, None)
+            if part is not None:
+                part = part._replace(data=leaves.copied(part.data))
+            return Item(part)
         except Exception as error:  # noqa: BLE001  raised by who takes it
             return Item(error=error)
 

@@ -66,6 +66,25 @@ def checksum(batch: Any) -> int:
     return code
 
 
+def copied(batch: Any) -> Any:
+    """A batch that shares no memory with others.
+
+    Args:
+        batch: a structure of arrays. Those of NumPy and PyTorch may be views
+            of a larger batch, or what the user's code writes the next one to.
+
+    Returns:
+        A structure like it.
+    """
+    return keras.tree.map_structure(_copied, batch)
+
+
+def _copied(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    return leaf.clone() if _keras.is_torch_tensor(leaf) else leaf
+
+
 def bytes_in(batch: Any) -> int:
     """How much memory the arrays of a batch take; of text, the references."""
     return sum(map(_bytes_of, leaves_of(batch)))

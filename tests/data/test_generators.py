@@ -93,6 +93,34 @@ def test_a_generator_is_gone_on_with_as_by_keras(cluster, alone):
     assert_as_alone(cluster(2).run(passes, True), alone(passes, False))
 
 
+def with_one_buffer():
+    """Training on batches that are all written to the same arrays."""
+    from tests.training.facts import facts_of
+
+    x, y = np.empty((SIZE, 2), "float32"), np.empty(SIZE, "float32")
+
+    def written():
+        for i in range(7):
+            x[:], y[:] = i, -i
+            yield x, y
+
+    facts = {}
+    for policy in ("DATA", "OFF"):
+        model = a_model(policy)
+        history = model.fit(written(), verbose=0)
+        facts[policy] = facts_of(model, history=history.history)
+    return facts
+
+
+# On TensorFlow, plain Keras counts a step for the end of the data.
+@pytest.mark.backend("torch", "jax")
+def test_a_generator_may_use_its_arrays_again(cluster, alone):
+    expected = alone(with_one_buffer)
+    replicas = cluster(2).run(with_one_buffer)
+    for policy in ("DATA", "OFF"):
+        assert_as_alone([each[policy] for each in replicas], expected[policy])
+
+
 def run_out():
     """A generator with fewer batches than steps."""
     import warnings

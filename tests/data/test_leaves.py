@@ -1,4 +1,4 @@
-"""How much memory batches take."""
+"""How much memory batches take, and whose it is."""
 
 import numpy as np
 import pytest
@@ -40,3 +40,24 @@ def test_bytes_of_composites(cluster):
     ragged = 5 * 2 + 3 * 8
     sparse = 2 * 2 * 8 + 2 * 4 + 2 * 8
     assert cluster(1).run(sizes_of_composites) == [(ragged, sparse)]
+
+
+def copies():
+    import keras
+
+    from keras_mwms.data import leaves
+
+    row = np.zeros(4)
+    tensor = keras.ops.zeros(4)
+    batch = leaves.copied({"row": row[1:3], "none": None, "tensor": tensor})
+    row[:] = 1
+    if keras.backend.backend() == "torch":
+        tensor.fill_(1)
+    return batch["row"], batch["none"], np.asarray(batch["tensor"])
+
+
+def test_copies_share_no_memory(cluster):
+    ((row, none, tensor),) = cluster(1).run(copies)
+    assert row.tolist() == [0, 0]
+    assert none is None
+    assert tensor.tolist() == [0] * 4
