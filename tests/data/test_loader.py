@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data import kinds
+from tests.data import pipelines
 from tests.data.test_kinds import flat
 from tests.data.test_kinds import joined
 from tests.training.facts import assert_as_alone
@@ -219,6 +220,39 @@ def test_other_loaders(cluster):
     rows = np.arange(ROWS, dtype="float32")
     for _, predicted in of_replicas:
         np.testing.assert_allclose(predicted, 2 * (rows - 2 * (rows + 1)))
+
+
+def drawn_by_workers():
+    """What a loader's worker processes draw in two passes."""
+    import torch
+
+    from keras_mwms import data
+    from keras_mwms import world
+
+    class Noise(torch.utils.data.Dataset):
+        def __len__(self):
+            return ROWS
+
+        def __getitem__(self, row):
+            return torch.rand(2), torch.tensor(float(row))
+
+    ring = world.join().ring
+    torch.manual_seed(3)
+    loader = torch.utils.data.DataLoader(Noise(), SIZE, num_workers=1)
+    adapter = data.shard(ring, loader)
+    return [
+        [np.asarray(batch.data[0]) for batch in pipelines.batches_of(adapter)]
+        for _ in range(2)
+    ]
+
+
+def test_workers_draw_anew_on_each_replica_and_in_each_pass(cluster):
+    passes = [
+        noise for each in cluster(2).run(drawn_by_workers) for noise in each
+    ]
+    numbers = np.concatenate([x.ravel() for noise in passes for x in noise])
+    assert len(passes) == 4
+    assert len(np.unique(numbers)) == len(numbers) == 2 * 2 * ROWS
 
 
 def dealt_out():

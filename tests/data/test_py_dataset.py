@@ -1,7 +1,9 @@
 """`keras.utils.PyDataset`: the same batches as in one process."""
 
+import gc
 import itertools
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -58,6 +60,27 @@ def test_batches_come_in_the_order_the_chief_draws(cluster):
             ]
             steps = [each[case][epoch] for each in of_replicas]
             assert joined(steps) == expected, (options, shuffle, epoch)
+
+
+def threads_left():
+    """Threads after a whole pass, and after one that is broken off."""
+    from keras_mwms import data
+    from keras_mwms import world
+    from tests.data.datasets import Data
+
+    ring = world.join().ring
+    adapter = data.shard(ring, Data(ROWS, SIZE, workers=2))
+    before = set(threading.enumerate())
+    left = []
+    for steps in (None, 2):
+        kinds.rows_of_pass(adapter, ring.rank, steps)
+        gc.collect()
+        left.append([str(t) for t in threading.enumerate() if t not in before])
+    return left
+
+
+def test_workers_end_with_their_pass(cluster):
+    assert cluster(2).run(threads_left) == [[[], []]] * 2
 
 
 def is_shared():
