@@ -89,20 +89,22 @@ def recorded():
         )
         adapter = data.shard(ring, loader)
         passes = [kinds.rows_of_pass(adapter, ring.rank) for _ in range(2)]
-        results[case] = passes, rows.loaded, adapter.num_batches
+        told = adapter.num_batches, adapter.partial_batch_size
+        results[case] = passes, rows.loaded, told
     return results
 
 
 def test_only_own_rows_are_loaded(cluster, alone):
     of_replicas = cluster(3).run(recorded)
     expected = alone(recorded)
-    for case, (passes, _, num_batches) in expected.items():
+    for case, (passes, _, as_told) in expected.items():
         for i, steps in enumerate(passes):
             parts = [each[case][0][i] for each in of_replicas]
             assert joined(parts) == steps, case
         for replica in of_replicas:
             own, loaded, told = replica[case]
-            assert told == num_batches == len(own[0]), case
+            assert told == as_told, case
+            assert told[0] == len(own[0]), case
             if case == "workers":
                 # Others have loaded them.
                 assert not loaded
@@ -110,6 +112,9 @@ def test_only_own_rows_are_loaded(cluster, alone):
             # A row more in each step for which there is none.
             needed = [max(len(part), 1) for steps in own for part in steps]
             assert len(loaded) == sum(needed), case
+    # Of 22 rows, in batches of 4.
+    assert expected["plain"][2] == expected["workers"][2] == (6, 2)
+    assert expected["dropped"][2] == (5, None)
     passes = {case: result[0] for case, result in expected.items()}
     assert passes["plain"][0] == passes["collated"][0]
     assert passes["batches"][0] == [[3, 4, 5], [0], [9, 8], [21, 20, 1, 2]]
