@@ -38,7 +38,8 @@ class AgreedSteps:
         channel: name of the exchanges, of these steps alone.
         reader: reads this replica's parts of the steps, as many as steps will
             be taken.
-        most: how many steps will be taken, `None` for all there are.
+        most: how many steps will be taken, `None` for all there are. It is
+            right to take more, but those are not begun ahead.
     """
 
     def __init__(
@@ -69,14 +70,22 @@ class AgreedSteps:
         return self
 
     def __next__(self) -> Step:
+        if self._has_all:
+            # Several steps an execution may be more than were said.
+            self._reader.one_more()
         step = self._step()
         while step is None:
             self._reader.one_more()
             step = self._step()
         self._taken += 1
-        if not self._agreed and self._taken != self._most:
+        if not self._agreed and not self._has_all:
             self._next = self._begin()
         return step
+
+    @property
+    def _has_all(self) -> bool:
+        """Whether as many steps are taken as were said."""
+        return self._most is not None and self._taken >= self._most
 
     def _step(self) -> Step | None:
         """The next step, `None` if no replica has a row in it."""

@@ -106,8 +106,8 @@ def exchanges(kind, steps):
 
 
 def exchanges_a_step(kind):
-    few, many = exchanges(kind, 2), exchanges(kind, 6)
-    return (many - few) / 4
+    few, many = exchanges(kind, 2), exchanges(kind, 42)
+    return (many - few) / 40
 
 
 def _needs(kind, module):
@@ -199,6 +199,23 @@ def test_a_step_is_agreed_on_one_ahead(cluster):
         assert all(ahead)
         # None beyond the limit.
         assert begun == count
+
+
+def more_than_said():
+    """Steps beyond their number, of which the second replica has fewer."""
+    from keras_mwms import world
+
+    number = 5 - 2 * world.join().ring.rank
+    _, steps = steps_over((part_of(i) for i in range(number)), 3)
+    return [(int(step[0][0]), rows.tolist()) for step, rows in steps]
+
+
+def test_more_steps_are_taken_than_were_said(cluster):
+    chief, other = cluster(2).run(more_than_said)
+    rows = [[1, 1]] * 3 + [[1, 0]] * 2
+    assert chief == list(zip(range(5), rows, strict=True))
+    # A row of its own stands in.
+    assert other == list(zip([0, 1, 2, 2, 2], rows, strict=True))
 
 
 def steps_at_once(count, fails_at):
