@@ -126,11 +126,20 @@ class Reader:
             self._add(self._next())
 
     def ready(self) -> list[Item]:
-        """What is there, at most `MOST_PARTS`; waits for one at least."""
+        """What is there, at most `MOST_PARTS`; waits for one at least.
+
+        Where it was stopped before it had any, an end, which no step uses:
+        the other replicas wait for this one in an exchange.
+        """
         self._start()
         with self._changed:
-            self._changed.wait_for(lambda: self._items)
-            return list(itertools.islice(self._items, MOST_PARTS))
+            self._changed.wait_for(
+                lambda: (
+                    self._items or (self._is_stopped and not self._is_reading)
+                )
+            )
+            items = list(itertools.islice(self._items, MOST_PARTS))
+        return items or [Item()]
 
     def used(self) -> None:
         """Lets go of the first item. The last one stays."""

@@ -218,6 +218,19 @@ def test_more_steps_are_taken_than_were_said(cluster):
     assert other == list(zip([0, 1, 2, 2, 2], rows, strict=True))
 
 
+def stopped_early():
+    """What is ready where nothing was read before all was stopped."""
+    from keras_mwms.data.ahead import Reader
+
+    reader = Reader(iter([part_of(1)]), 1, "reader")
+    reader.stop()
+    return reader.unused(), [item.is_last for item in reader.ready()]
+
+
+def test_a_stopped_reader_keeps_nobody_waiting(cluster):
+    assert cluster(1).run(stopped_early) == [([], [True])]
+
+
 def steps_at_once(count, fails_at):
     """Steps of parts that are there long before they are taken."""
     changed = threading.Condition()
