@@ -36,6 +36,8 @@ HELLO = "hello"
 MAGIC = f"keras-mwms-rendezvous/{PROTOCOL}"
 
 _REQUEST_SECONDS = 15.0
+# How long those that are being answered are waited for at the end.
+_LAST_SECONDS = 2.0
 _LONGEST_PATH = 512
 
 _log = logging.getLogger(__name__)
@@ -81,11 +83,16 @@ class Rendezvous:
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Stops serving and frees the port. May be called twice."""
+        """Stops serving and frees the port. May be called twice.
+
+        Answers that are on their way are sent: the process may end next, and
+        a member that misses the verdict would ask until its deadline.
+        """
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+        self._server.wait_for_answers(_LAST_SECONDS)
 
 
 class _Server(ThreadingMixIn, HTTPServer):
@@ -108,7 +115,7 @@ class _Server(ThreadingMixIn, HTTPServer):
         self.store = store
         self._peers = peers
         self._most_connections = most_connections
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._until: dict[socket.socket, float] = {}
         super().__init__(address, _Handler)
         _servers.add(self)
@@ -130,9 +137,15 @@ class _Server(ThreadingMixIn, HTTPServer):
         return False
 
     def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
         with self._lock:
             self._until.pop(request, None)
-        super().shutdown_request(request)
+            self._lock.notify_all()
+
+    def wait_for_answers(self, seconds: float) -> None:
+        """Returns when no request is being answered, or after so long."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._until, timeout=seconds)
 
     def service_actions(self) -> None:
         """Ends requests that take too long. Called twice a second."""

@@ -3,6 +3,7 @@ import json
 import os
 import signal
 import socket
+import threading
 
 import pytest
 
@@ -18,11 +19,11 @@ TIMEOUT = 20.0
 
 
 @contextlib.contextmanager
-def serving(members=("127.0.0.1",), most_connections=8, port=0):
+def serving(members=("127.0.0.1",), most_connections=8, port=0, board=None):
     server = Rendezvous(
         "127.0.0.1",
         port,
-        Board(make_view(0)),
+        board or Board(make_view(0)),
         Peers(members),
         Store(most_keys=3, most_bytes=1000),
         most_connections,
@@ -96,6 +97,45 @@ def test_a_member_checks_in(server):
     assert json.loads(answer)["missing"] == ["worker 2 (c:3)"]
     assert ask(server, "DELETE", path)[0] == 200
     assert ask(server, "GET", path)[0] == 404
+
+
+class SlowBoard(Board):
+    """Answers a question when it is let, and notes it."""
+
+    def __init__(self, view, events):
+        super().__init__(view)
+        self.events = events
+        self.asked, self.let = threading.Event(), threading.Event()
+
+    def poll(self, process, seconds):
+        self.asked.set()
+        assert self.let.wait(TIMEOUT)
+        self.events.append("answered")
+
+
+def test_the_last_answers_are_sent_before_it_closes():
+    events = []
+    board = SlowBoard(make_view(0), events)
+    with serving(board=board) as server:
+        link = connect(server)
+        link.sendall(b"GET /keras_mwms/x HTTP/1.0\r\n\r\n")
+        assert board.asked.wait(TIMEOUT)
+        closing = threading.Thread(target=server.close)
+        closing.start()
+        while True:
+            # Until nobody listens any more.
+            try:
+                connect(server).close()
+            except OSError:
+                break
+        board.let.set()
+        closing.join(TIMEOUT)
+        events.append("closed")
+        # Without a word of the thread that answers: it need not live on.
+        link.setblocking(False)
+        assert link.recv(100).startswith(b"HTTP/1.0 404")
+        link.close()
+    assert events == ["answered", "closed"]
 
 
 def test_another_protocol_ends_the_start_on_both_sides(server):
