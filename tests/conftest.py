@@ -7,12 +7,22 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.pool import Clusters
 from tests.pool import FreshCluster
 
 BACKENDS = ("tensorflow", "torch", "jax")
+
+
+# Other tests keep the cores busy: how long an example takes says nothing.
+hypothesis.settings.register_profile(
+    "busy",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("busy")
 
 
 def _choose_backend() -> str:
