@@ -75,3 +75,26 @@ def assert_by_file(of_replicas, counts):
     for rank, steps in enumerate(of_replicas):
         expected = [row for f in files[rank :: len(of_replicas)] for row in f]
         assert flat(steps) == expected, counts
+
+
+def of_unknown_size():
+    """A replica's own batch of five rows, whose size is not known before."""
+    import tensorflow as tf
+
+    from keras_mwms.data import policy_of
+
+    def batches():
+        yield kinds.rows_xy(5)
+
+    shapes = tf.TensorSpec((None, 2)), tf.TensorSpec((None,))
+    data = tf.data.Dataset.from_generator(batches, output_signature=shapes)
+    return kinds.recorded(data, policy=policy_of("OFF"))
+
+
+def test_batches_of_unknown_size_are_cut_in_turn(cluster):
+    # Together five rows in each step, as many as a batch has.
+    assert cluster(3).run(of_unknown_size) == [
+        [[0, 1], [2, 3], [4]],
+        [[0, 1], [2], [3, 4]],
+        [[0], [1, 2], [3, 4]],
+    ]
