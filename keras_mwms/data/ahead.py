@@ -62,10 +62,17 @@ class Task(Generic[Result]):
 
 
 class Item(NamedTuple):
-    """What was read: a part, an error, or neither at the end of the data."""
+    """What was read: a part, an error, or neither at the end of the data.
+
+    Attributes:
+        part: the part.
+        error: what its reading raised.
+        size: bytes in the part.
+    """
 
     part: Part | None = None
     error: Exception | None = None
+    size: int = 0
 
     @property
     def is_last(self) -> bool:
@@ -84,7 +91,6 @@ class Reader:
 
     def __init__(self, parts: Iterator[Part], most: int | None, name: str):
         self._items: collections.deque[Item] = collections.deque()
-        self._bytes: collections.deque[int] = collections.deque()
         self._changed = threading.Condition()
         self._most = most
         self._is_stopped = self._is_reading = False
@@ -120,8 +126,8 @@ class Reader:
                 "can only be used again in the way in which it was used. Make "
                 f"a new generator. Received: {kind} after {before._kind}"
             )
-        for part in unused:
-            self._add(Item(part))
+        for item in unused:
+            self._add(item)
         for _ in range(at_hand):
             self._add(self._next())
 
@@ -146,7 +152,6 @@ class Reader:
         with self._changed:
             if not self._items[0].is_last:
                 self._items.popleft()
-                self._bytes.popleft()
                 self._changed.notify_all()
 
     def one_more(self) -> None:
@@ -164,12 +169,12 @@ class Reader:
             if not self._has_started:
                 self._parts = iter(())
 
-    def unused(self) -> list[Part]:
+    def unused(self) -> list[Item]:
         """Stops, and waits for what is being read; what no step has used."""
         self.stop()
         with self._changed:
             self._changed.wait_for(lambda: not self._is_reading)
-            return [i.part for i in self._items if i.part is not None]
+            return [item for item in self._items if item.part is not None]
 
     def _start(self) -> None:
         if not self._has_started:
@@ -196,16 +201,16 @@ class Reader:
     def _next(self) -> Item:
         try:
             part = next(self._parts, None)
-            if part is not None:
-                part = part._replace(data=leaves.copied(part.data))
-            return Item(part)
+            if part is None:
+                return Item()
+            data = leaves.copied(part.data)
+            size = leaves.bytes_in(data)
+            return Item(part._replace(data=data), size=size)
         except Exception as error:  # noqa: BLE001  raised by who takes it
             return Item(error=error)
 
     def _add(self, item: Item) -> None:
-        size = 0 if item.part is None else leaves.bytes_in(item.part.data)
         self._items.append(item)
-        self._bytes.append(size)
         if self._most is not None:
             self._most -= 1
 
@@ -223,7 +228,7 @@ class Reader:
         return (
             (self._most is None or self._most > 0)
             and len(self._items) < MOST_PARTS
-            and sum(self._bytes) < _MOST_BYTES
+            and sum(item.size for item in self._items) < _MOST_BYTES
         )
 
 

@@ -100,7 +100,9 @@ def _bytes_of(leaf: Any) -> int:
         return int(leaf.data.nbytes)
     if _keras.is_tf_tensor(leaf):
         return int(np.prod(leaf.shape)) * int(leaf.dtype.size)
-    return int(np.asarray(leaf).nbytes if np.isscalar(leaf) else leaf.nbytes)
+    # Those of pandas have none.
+    nbytes = getattr(leaf, "nbytes", None)
+    return int(np.asarray(leaf).nbytes if nbytes is None else nbytes)
 
 
 def _rows_of(leaf: Any) -> int | None:

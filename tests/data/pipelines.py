@@ -70,6 +70,13 @@ def rows_of_arrays(rows=ROWS):
     return tf.data.Dataset.from_tensor_slices((np.stack([y, y], 1), y))
 
 
+def with_hint(rows):
+    import tensorflow as tf
+
+    hint = tf.data.experimental.SHARD_HINT
+    return rows.shard(hint, hint)
+
+
 def without_a_global_seed():
     """Another test of this process may have set one."""
     import tensorflow as tf

@@ -28,17 +28,11 @@ def read(folder):
             data = kinds.tf_records(folder, counts, size)
             if policy in ("HINT", "OFF"):
                 rows = pipelines.records(folder, counts)
-                rows = with_hint(rows) if policy == "HINT" else own(rows, ring)
+                is_hint = policy == "HINT"
+                rows = pipelines.with_hint(rows) if is_hint else own(rows, ring)
                 data = pipelines.parsed(rows).batch(size)
             results.append(kinds.recorded(data, policy=policy_of(policy)))
     return results
-
-
-def with_hint(rows):
-    import tensorflow as tf
-
-    hint = tf.data.experimental.SHARD_HINT
-    return rows.shard(hint, hint)
 
 
 def own(rows, ring):

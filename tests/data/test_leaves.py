@@ -6,6 +6,7 @@ import pytest
 
 def sizes():
     import keras
+    import pandas
     import scipy.sparse
 
     from keras_mwms.data import leaves
@@ -17,11 +18,12 @@ def sizes():
         "backend": (of_backend,),
     }
     sparse = scipy.sparse.csr_matrix(np.eye(3, dtype="float32"))
-    return leaves.bytes_in(batch), leaves.bytes_in(sparse)
+    frame = pandas.DataFrame({"a": np.zeros(3), "b": np.zeros(3)})
+    return tuple(map(leaves.bytes_in, (batch, sparse, frame)))
 
 
 def test_bytes_of_arrays(cluster):
-    assert cluster(1).run(sizes) == [(3 * 5 * 2 + 3 * 2 * 4, 3 * 4)]
+    assert cluster(1).run(sizes) == [(3 * 5 * 2 + 3 * 2 * 4, 3 * 4, 3 * 16)]
 
 
 def sizes_of_composites():

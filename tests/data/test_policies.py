@@ -187,20 +187,15 @@ def test_an_option_of_the_data_goes_before_the_argument(cluster, folders):
 # What TensorFlow cannot deal out --------------------------------------------
 
 
-def with_hint(rows):
-    import tensorflow as tf
-
-    hint = tf.data.experimental.SHARD_HINT
-    return rows.shard(hint, hint)
-
-
 def of_hints(folder):
     """By HINT, by AUTO, by DATA, and the rows of `predict`."""
     from keras_mwms import data
     from keras_mwms import world
 
     ring = world.join().ring
-    dataset = with_hint(pipelines.parsed(pipelines.records(folder))).batch(4)
+    dataset = pipelines.with_hint(
+        pipelines.parsed(pipelines.records(folder))
+    ).batch(4)
     adapter = data.shard(ring, dataset, with_share=False)
     predicted = [
         int(y)
