@@ -239,3 +239,16 @@ def test_grain(cluster):
     for *_, errors in of_replicas:
         assert sorted(errors) == ["batched iter", "iter", "loader", "map"]
         assert all("have no end" in each for each in errors.values())
+
+
+def of_frames():
+    import pandas
+
+    frames = (
+        (pandas.DataFrame(x), pandas.Series(y)) for x, y in kinds.batches(7, 4)
+    )
+    return kinds.recorded(frames)
+
+
+def test_a_generator_of_frames(cluster):
+    assert joined(cluster(2).run(of_frames)) == [[0, 1, 2, 3], [4, 5, 6]]
